@@ -91,9 +91,7 @@ class AdminGateway(RequestContext):
         probes = _probes(process, OpenApiEndpoints(ADMIN_FILE))
         services = operator_services(process)
         of_operators = starlette_routes(
-            operator_routes(services),
-            _bodies(process),
-            _trusted_proxies(process),
+            operator_routes(services), _bodies(process), _trusted_proxies(process)
         )
         served = [*probes, *_admin_routes(process), *of_operators]
         authentication = AdminAuthentication(

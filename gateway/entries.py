@@ -651,11 +651,7 @@ _FORMS: Final[Mapping[int, tuple[type[Entry], tuple[tuple[str, _Form], ...]]]] =
     14: (ToolsListed, (("label", _LABEL), ("tools", _BYTES), ("error", _BYTES))),
     15: (ToolHandle, (("ordinal", _NUMBER), ("handle", _REST))),
 }
-_MARK: Final = (
-    ("step", _one_of(get_args(Step))),
-    ("at_ms", _NUMBER),
-    ("place", _REST_TEXT),
-)
+_MARK: Final = (("step", _one_of(get_args(Step))), ("at_ms", _NUMBER), ("place", _REST_TEXT))
 _TAGS: Final = {
     **{kind: (tag, fields) for tag, (kind, fields) in _FORMS.items()},
     Mark: (_ALIVE, _MARK),

@@ -112,12 +112,7 @@ def routes(rules: FederationRules) -> list[AdminRoute]:
     may_write: Final = "workload_identity.write"
     return [
         listed(
-            ALL,
-            may_read,
-            rules.list,
-            rule_body,
-            filters=("service_account_id",),
-            is_ordered=True,
+            ALL, may_read, rules.list, rule_body, filters=("service_account_id",), is_ordered=True
         ),
         changed(ALL, may_write, rules.create, rule_body, RuleCreate),
         read(ONE_RULE, may_read, rules.get, rule_body),
@@ -153,10 +148,7 @@ def _audited_rule(rule: FederationRule) -> Json:
     return {name: body[name] for name in fields} | {"scopes": sorted(rule.scopes)}
 
 
-_RULE_IS_THERE: Final = (
-    RULES.c.provider_id == bindparam("provider"),
-    RULES.c.deleted_at.is_(None),
-)
+_RULE_IS_THERE: Final = (RULES.c.provider_id == bindparam("provider"), RULES.c.deleted_at.is_(None))
 
 
 def _unknown_rule(rule_id: str) -> ResourceNotFound:

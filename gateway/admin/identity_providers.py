@@ -432,10 +432,7 @@ class IdentityProviders:
             await _check(connection, caller.tenant_id, columns)
             updated = await update_provider(connection, provider, columns)
             await caller.note(
-                connection,
-                f"{EVENT}.updated",
-                provider_id,
-                changes_requested=audited(updated),
+                connection, f"{EVENT}.updated", provider_id, changes_requested=audited(updated)
             )
             return updated
 

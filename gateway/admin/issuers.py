@@ -220,9 +220,7 @@ class OperatorIssuers:
             is_unnamed = is_confirmed or bool(organizations_named(provider.audience))
             updated = await update_provider(connection, provider, {"unnamed_bearer": is_unnamed})
             event = author.event(
-                f"{EVENT}.updated",
-                provider_id,
-                changes_requested=audited(updated),
+                f"{EVENT}.updated", provider_id, changes_requested=audited(updated)
             )
             await audit_log.record(connection, tenant_id, event)
             return updated

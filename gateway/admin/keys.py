@@ -475,11 +475,7 @@ class Keys:
             if changed_row is None:
                 raise _key_expired(key_id)
             await caller.note(
-                connection,
-                "api_key.updated",
-                key_id,
-                key.project,
-                changes_requested=audited(body),
+                connection, "api_key.updated", key_id, key.project, changes_requested=audited(body)
             )
             return (await _with_owners(connection, tenant_id, [key_of_row(changed_row)]))[0]
 

@@ -79,10 +79,7 @@ class RateLimitEndpoints:
     async def update(self, call: AdminCall) -> Json:
         body, id_ = await call.body(RateLimitUpdate), call.path["id"]
         owner = await self._limits.of_project(
-            call.principal.tenant_id,
-            call.path["project_id"],
-            is_active=True,
-            author=call.author,
+            call.principal.tenant_id, call.path["project_id"], is_active=True, author=call.author
         )
         model = id_.removeprefix(RATE_LIMIT_PREFIX)
         models = {*await self._limits.by_model(owner), ALL_MODELS}
@@ -237,8 +234,7 @@ def upsert(table: Table, key: Sequence[str], changed: Mapping[str, Any], **value
         tenant_id=bindparam("tenant"), **named(*key), **changed, **values
     )
     return added.on_conflict_do_update(
-        index_elements=["tenant_id", *key],
-        set_={name: added.excluded[name] for name in changed},
+        index_elements=["tenant_id", *key], set_={name: added.excluded[name] for name in changed}
     )
 
 
@@ -444,8 +440,7 @@ def _check_within(limit: Limit, around: Iterable[Limit]) -> None:
         if same and one.model in {ALL_MODELS, limit.model} and limit.value > one.value:
             whose = "project" if one.scope == "project" else "organization"
             raise InvalidRequest(
-                f"{limit.what} may be {one.value} at most, which the {whose} has.",
-                param=limit.what,
+                f"{limit.what} may be {one.value} at most, which the {whose} has.", param=limit.what
             )
 
 

@@ -236,10 +236,7 @@ class Replays:
             tokens = _original(view, stored, 0).ids
             line["source"] += ", from its items"
         text, desired = await self._executor.run(
-            lambda: (
-                _spelled(view.format.anatomy(tokens)),
-                list(_parsed(parser, tokens, finish)),
-            ),
+            lambda: (_spelled(view.format.anatomy(tokens)), list(_parsed(parser, tokens, finish))),
             size_bytes=len(tokens) * TOKEN_BYTES,
         )
         return {

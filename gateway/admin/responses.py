@@ -127,9 +127,7 @@ def _parameters(query: QueryParams) -> Json:
     begin = until - SPAN_MAX if from_s is None else moment_of(from_s)
     if until - begin > SPAN_MAX:
         raise InvalidRequest(
-            f"Ask for {SPAN_MAX.days} days at most.",
-            code="invalid_value",
-            param="created_at[gte]",
+            f"Ask for {SPAN_MAX.days} days at most.", code="invalid_value", param="created_at[gte]"
         )
     after, before = (_parsed(query, name, ids.parse_response_id) for name in ("after", "before"))
     above = ids.first_uuid(begin.timestamp() - _CLOCKS_DIFFER_S)

@@ -155,12 +155,7 @@ def cut(items: Sequence[Json], params: PageParams) -> tuple[list[Json], bool]:
 
 def next_page(items: Sequence[Json], *, next_id: str | None) -> Json:
     """Return a `SyncNextCursorPage`."""
-    return {
-        "object": "list",
-        "data": list(items),
-        "has_more": next_id is not None,
-        "next": next_id,
-    }
+    return {"object": "list", "data": list(items), "has_more": next_id is not None, "next": next_id}
 
 
 def whole_page(items: Sequence[Json]) -> Json:
@@ -234,10 +229,7 @@ def changed(
 
 
 def deleted(
-    path: str,
-    permission: AnyPermission,
-    use_case: Callable[..., Awaitable[object]],
-    kind: str,
+    path: str, permission: AnyPermission, use_case: Callable[..., Awaitable[object]], kind: str
 ) -> AdminRoute:
     """Return a DELETE route of `use_case(caller, *ids)`."""
 

@@ -349,12 +349,7 @@ class SpendLimits:
         return budget
 
     async def remove_budget(
-        self,
-        owner: LimitOwner,
-        unit: Unit,
-        interval: Interval,
-        *,
-        with_alerts: bool = False,
+        self, owner: LimitOwner, unit: Unit, interval: Interval, *, with_alerts: bool = False
     ) -> bool:
         """Delete a budget, and with `with_alerts` the operator's alerts of it."""
         gone = Budget(EVERYONE, owner.scope, owner.scope_id, unit, interval, 0)
@@ -375,10 +370,7 @@ class SpendLimits:
             return await _ADMINISTRATORS_ALERTS.page(connection, page, **owner.row)
 
     async def add_alert(
-        self,
-        owner: LimitOwner,
-        threshold: int,
-        channel: Mapping[str, Any],
+        self, owner: LimitOwner, threshold: int, channel: Mapping[str, Any]
     ) -> SpendAlert:
         """Add an alert at `threshold` nano-dollars a month."""
         alert = _new_alert(owner, "usd", "month", threshold, channel)
@@ -464,10 +456,7 @@ def _check_count(count: int) -> None:
 
 
 async def _set_operators_alerts(
-    connection: Connection,
-    owner: LimitOwner,
-    budget: Budget,
-    thresholds: Mapping[int, int],
+    connection: Connection, owner: LimitOwner, budget: Budget, thresholds: Mapping[int, int]
 ) -> None:
     # Replaces the operator's alerts of this unit and interval; unchanged ones do not fire again.
     new, gone = dict(thresholds), []
@@ -543,8 +532,4 @@ def _states_body(figures: Figures) -> Json:
     for one in figures.budgets:
         at = one.runs_out_at(now)
         budgets.append({**budget_body(one), "runs_out_at": at and int(at.timestamp())})
-    return {
-        "object": "limits",
-        "limits": list(map(limit_body, figures.limits)),
-        "budgets": budgets,
-    }
+    return {"object": "limits", "limits": list(map(limit_body, figures.limits)), "budgets": budgets}

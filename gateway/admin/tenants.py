@@ -160,11 +160,7 @@ def detail_body(detail: TenantDetail) -> Json:
 
 
 def erasure_body(erased: Erased) -> Json:
-    renamed = {
-        "seen": "responses_read",
-        "sealed": "responses_sealed",
-        "busy": "conversations_busy",
-    }
+    renamed = {"seen": "responses_read", "sealed": "responses_sealed", "busy": "conversations_busy"}
     counts = {renamed.get(name, name): value for name, value in asdict(erased).items()}
     return {"object": "tenant.erasure", **counts}
 

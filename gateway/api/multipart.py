@@ -23,13 +23,7 @@ from gateway.services.containers import Upload
 from gateway.services.executor import WORKS_FOR
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        AsyncIterator,
-        Callable,
-        Collection,
-        Mapping,
-    )
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Mapping
 
     from starlette.requests import Request
     from starlette.types import Receive
@@ -118,8 +112,7 @@ class FormReader:
                 return await parser.parse()
         except MultiPartException as error:
             raise InvalidRequest(
-                f"We could not read the form of your request: {error.message}",
-                code="invalid_form",
+                f"We could not read the form of your request: {error.message}", code="invalid_form"
             ) from None
         except TimeoutError:
             raise InvalidRequest(

@@ -8,14 +8,7 @@ from starlette.responses import Response
 
 from gateway.api import dialects, sse
 from gateway.api.client_connection import CancelOnDisconnect, connection_of
-from gateway.api.query import (
-    boolean,
-    include_of,
-    integer,
-    json_response,
-    list_body,
-    page_query,
-)
+from gateway.api.query import boolean, include_of, integer, json_response, list_body, page_query
 from gateway.api.streaming import EventStream
 from gateway.protocol.responses.create_request import COMPACTION, COUNTING, parse_subset, refuse_key
 from gateway.services.runs.spec_builder import CreateCommand

@@ -55,11 +55,7 @@ if TYPE_CHECKING:
 
 PROBE_TIMEOUT_S = 30.0
 _HELLO = ContextItem(
-    "message",
-    "",
-    b"",
-    role="user",
-    parsed=Message(role="user", content=(InputText(text="Hello"),)),
+    "message", "", b"", role="user", parsed=Message(role="user", content=(InputText(text="Hello"),))
 )
 _BOUND_WORDS = "Qx7"
 _BOUND = Constraint(Literal(_BOUND_WORDS))

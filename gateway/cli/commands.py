@@ -64,22 +64,16 @@ PANELS: Final = {
             "Run a coding agent on a gateway; it is set up in a file of its own.",
         ),
         "simulate": Entry(
-            "serve",
-            "simulate",
-            "Run a scripted server that speaks vLLM's token API, or SGLang's.",
+            "serve", "simulate", "Run a scripted server that speaks vLLM's token API, or SGLang's."
         ),
     },
     "Configuration, database and backends": {
         "config": Entry("config", "commands", "Check the configuration, list every setting."),
         "db": Entry(
-            "db",
-            "commands",
-            "Migrate the database, show where it is, remove what has expired.",
+            "db", "commands", "Migrate the database, show where it is, remove what has expired."
         ),
         "backends": Entry(
-            "backends",
-            "backends",
-            "List the inference servers, take them out of use and back.",
+            "backends", "backends", "List the inference servers, take them out of use and back."
         ),
         "adapters": Entry(
             "backends", "adapters", "List, load and unload LoRA adapters at all backends."

@@ -63,8 +63,7 @@ async def _serve(settings: Settings, host: str, port: int) -> None:
         )
     log.info(str(chosen))
     limits = WorkerServerLimits(
-        containers_max=python.open_max,
-        body_bytes_max=python.file_bytes_max + 1024,
+        containers_max=python.open_max, body_bytes_max=python.file_bytes_max + 1024
     )
     app = WorkerServer(chosen.engine, python.remote_token.get_secret_value(), limits)
     bounds = ServerSettings(host=host, port=port)

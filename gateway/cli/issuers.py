@@ -153,8 +153,7 @@ async def allow(  # noqa: PLR0913 - each is an option
         list[str], typer.Option(help="ATTRIBUTE=VALUE that a token must have; repeatable.")
     ],
     account: Annotated[
-        str | None,
-        typer.Option(help="The service account that they act for. Default: a new one."),
+        str | None, typer.Option(help="The service account that they act for. Default: a new one.")
     ] = None,
     scope: Annotated[list[str] | None, typer.Option(help="Repeatable; default: all.")] = None,
     name: Annotated[str, typer.Option(help="Of the rule, and a new account.")] = "federated",
@@ -235,8 +234,7 @@ async def trust(  # noqa: PLR0913 - each is an option
         str, typer.Option(help="Which claim is the id or name of the tenant: assertion.org")
     ],
     tenant: Annotated[
-        list[str],
-        typer.Option(help="Whom its tokens may name; '*': any. Repeatable."),
+        list[str], typer.Option(help="Whom its tokens may name; '*': any. Repeatable.")
     ],
     name: Annotated[str, typer.Option(help="What it is called.")] = "issuer",
     project_claim: Annotated[

@@ -35,8 +35,7 @@ def serve(
     config: Config = None,
     host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
     port: Annotated[
-        int | None,
-        typer.Option(min=0, max=PORT_MAX, help="Port to listen on; 0: a free one."),
+        int | None, typer.Option(min=0, max=PORT_MAX, help="Port to listen on; 0: a free one.")
     ] = None,
 ) -> None:
     """Run the gateway in front of the configured backends.

@@ -152,11 +152,7 @@ async def purge(gateway: Installation, json_: Json = False) -> None:
 
 
 @command(data, "export")
-async def export(
-    gateway: Installation,
-    name: TenantName,
-    path: NewFile,
-) -> None:
+async def export(gateway: Installation, name: TenantName, path: NewFile) -> None:
     """Write an archive of all that a tenant has, its content in the clear: JSON lines by table."""
     stored = await _tenant_data(gateway)
     try:

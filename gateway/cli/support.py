@@ -76,8 +76,7 @@ def bundle(
     ],
     config: Config = None,
     log: Annotated[
-        Path | None,
-        typer.Option(help="Log of a gateway, JSON lines: its end is packed."),
+        Path | None, typer.Option(help="Log of a gateway, JSON lines: its end is packed.")
     ] = None,
     lines: Annotated[int, typer.Option(min=1, help="Lines of the log, at most.")] = 2_000,
     metrics_url: Annotated[

@@ -38,7 +38,7 @@ _FILE_URL: Final = re.compile(r"/v1/containers/([A-Za-z0-9_]+)/files/([A-Za-z0-9
 _IMAGE_DATA: Final = re.compile(f"data:(?:{'|'.join(IMAGE_KINDS.values())});base64,[A-Za-z0-9+/=]+")
 _REASONS: Final = {
     "max_output_tokens": "The answer ends here: it has as many tokens as it may. Raise 'Max "
-    "tokens', or leave it empty.",
+    "tokens', or leave it empty."
 }
 _CUT: Final = "The stream ended before the answer did. Repeat the question."
 

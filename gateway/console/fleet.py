@@ -166,10 +166,7 @@ def _numbers(histories: Sequence[Sequence[Json]]) -> list[Number]:
         number("Queue wait, p95", "wait_s", max, "s", waits),
         number("First token, p95", "first_token_s", max, "s", tokens),
         number(
-            "Errors/min",
-            "errors_per_min",
-            sum,
-            bounds=(ERRORS_WARN_PER_MIN, ERRORS_BAD_PER_MIN),
+            "Errors/min", "errors_per_min", sum, bounds=(ERRORS_WARN_PER_MIN, ERRORS_BAD_PER_MIN)
         ),
     ]
 

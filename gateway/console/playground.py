@@ -40,9 +40,7 @@ if TYPE_CHECKING:
 
 KEY_S: Final = 600
 KEY_TERMS: Final = AccountKeyCreate(
-    name="Playground",
-    scopes=("responses.write", "containers.read"),
-    expires_in_seconds=KEY_S,
+    name="Playground", scopes=("responses.write", "containers.read"), expires_in_seconds=KEY_S
 )
 CREATE: Final = "/v1/responses"
 LINES_HEAD: Final = ((b"content-type", b"application/x-ndjson"), (b"x-accel-buffering", b"no"))

@@ -105,11 +105,7 @@ class Templates:
 
 STATIC_FOLDER: Final = Path(__file__).parent / "static"
 DIGEST_CHARS: Final = 12
-_TYPES: Final = {
-    ".css": "text/css",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
+_TYPES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 
 class StaticFiles:

@@ -25,9 +25,7 @@ def snippets(base_url: str, key: str, model: str) -> list[Snippet]:
     body = json.dumps({"model": model, "input": "Say hello"})
     return [
         Snippet(
-            "curl",
-            "a shell",
-            _curl(base_url, shlex.quote(f"Authorization: Bearer {key}"), body),
+            "curl", "a shell", _curl(base_url, shlex.quote(f"Authorization: Bearer {key}"), body)
         ),
         Snippet(
             "OpenAI SDK for Python",
@@ -66,9 +64,7 @@ def request_snippets(base_url: str, body: Mapping[str, object]) -> list[Snippet]
     arguments = "".join(f"    {name}={value!r},\n" for name, value in body.items())
     return [
         Snippet(
-            "curl",
-            "a shell",
-            _curl(base_url, f'"Authorization: Bearer ${KEY_VARIABLE}"', indented),
+            "curl", "a shell", _curl(base_url, f'"Authorization: Bearer ${KEY_VARIABLE}"', indented)
         ),
         Snippet(
             "Python",

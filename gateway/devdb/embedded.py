@@ -410,11 +410,7 @@ def _name_of(uid: int) -> str:
 
 def run(command: list[str], account: ServerAccount) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(  # noqa: S603 - our own arguments, no shell
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        **account.identity(),
+        command, stdin=subprocess.DEVNULL, capture_output=True, check=False, **account.identity()
     )
 
 

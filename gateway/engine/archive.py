@@ -186,12 +186,7 @@ class Archive:
         return None
 
     async def finish(
-        self,
-        spec: RunSpec,
-        finished: Finished,
-        fold: Fold,
-        claim: Claim,
-        rest: LogRow | None,
+        self, spec: RunSpec, finished: Finished, fold: Fold, claim: Claim, rest: LogRow | None
     ) -> None:
         """Commit the end of a response; `rest` is the unwritten part of a durable log.
 

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import orjson
 
 from gateway.engine.outcome import booked
-from gateway.engine.run_spec import (
-    compacted_of,
-    head_of,
-    inputs_of,
-    plan_of,
-    request_of,
-    who_of,
-)
+from gateway.engine.run_spec import compacted_of, head_of, inputs_of, plan_of, request_of, who_of
 from gateway.entries import (
     FOLD_VERSION,
     FOLD_VERSIONS,
@@ -222,12 +215,7 @@ class LogReading:
 
 
 def finished_row(
-    spec: RunSpec,
-    finished: Finished,
-    fold: Fold,
-    *,
-    epoch: int,
-    rest: LogRow | None,
+    spec: RunSpec, finished: Finished, fold: Fold, *, epoch: int, rest: LogRow | None
 ) -> FinishedResponse:
     """Return the last row of a response that its owner ends; `rest` is unwritten log."""
     added, inputs, log = spec.added, len(spec.added), rest
@@ -235,10 +223,7 @@ def finished_row(
         # The input of a durable one was stored when it was accepted.
         added, inputs = (), spec.inputs
         log = LogRow(rest.first_entry, rest.count + 1, rest.entries + packed_entry(finished))
-    items = [
-        *_items(added, 0, is_output=False),
-        *_items(_outputs(fold), inputs, is_output=True),
-    ]
+    items = [*_items(added, 0, is_output=False), *_items(_outputs(fold), inputs, is_output=True)]
     return _finished_row(
         spec.head.uuid,
         epoch,
@@ -267,10 +252,7 @@ def begin_reading(stored: StoredResponse, new_fold_for: NewFoldFor) -> LogReadin
 
 
 async def concluded_row(
-    stored: StoredResponse,
-    reading: LogReading,
-    rest: Sequence[LogRow],
-    finished: Finished,
+    stored: StoredResponse, reading: LogReading, rest: Sequence[LogRow], finished: Finished
 ) -> FinishedResponse:
     """Return the last row of a durable response that another process than its owner ends.
 
@@ -368,11 +350,7 @@ def _items(context: Iterable[ContextItem], position: int, *, is_output: bool) ->
 
 
 def _finished_row(
-    uuid: UUID,
-    epoch: int,
-    finished: Finished,
-    fold: Fold,
-    **fields: Any,
+    uuid: UUID, epoch: int, finished: Finished, fold: Fold, **fields: Any
 ) -> FinishedResponse:
     return FinishedResponse(
         uuid=uuid,

@@ -107,11 +107,7 @@ class Supervisor:
             _count_off(self._prepared, tenant_id)
 
     def start(
-        self,
-        run: Run,
-        *,
-        durable: Durable | None = None,
-        on_end: Callable[[], None] | None = None,
+        self, run: Run, *, durable: Durable | None = None, on_end: Callable[[], None] | None = None
     ) -> None:
         task = start_task(run())
         self._running[task] = _Running(run, durable, on_end)

@@ -116,12 +116,7 @@ class TurnRunner:
         self.tools: ToolRunner | None = None
         if spec.head.grants is not None:
             self.tools = ToolRunner(
-                spec,
-                journal,
-                engine,
-                format_=self._format,
-                epoch=epoch,
-                room=self._room_for_result,
+                spec, journal, engine, format_=self._format, epoch=epoch, room=self._room_for_result
             )
         self._prompt_ids = spec.prompt_ids
         self._prompt_prefill: tuple[int, ...] = ()

@@ -86,11 +86,7 @@ class Flusher:
     """Writer of the logs of one process's runs. `LogWriter` makes one call at a time."""
 
     def __init__(
-        self,
-        database: Database,
-        owner: str,
-        *,
-        settle_interval_s: float = SETTLE_INTERVAL_S,
+        self, database: Database, owner: str, *, settle_interval_s: float = SETTLE_INTERVAL_S
     ) -> None:
         self._database = database
         self._owner = owner

@@ -93,11 +93,7 @@ class Adding:
 
 class Reconciliation:
     def __init__(
-        self,
-        database: Database,
-        *,
-        interval_s: float = RECONCILING_INTERVAL_S,
-        metrics: Metrics,
+        self, database: Database, *, interval_s: float = RECONCILING_INTERVAL_S, metrics: Metrics
     ) -> None:
         self._database = database
         self._interval_s = interval_s

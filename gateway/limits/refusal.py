@@ -60,10 +60,7 @@ def rate_limited(
 def too_large(where: ReachedLimit, *, cost: int, headers: Headers) -> RateLimited:
     name, abbreviation = _limit_name(where.limit)
     kind = _kind(where.limit)
-    mend = {
-        "requests": _MORE,
-        "tokens": "Lower 'max_output_tokens' or the input.",
-    }[kind]
+    mend = {"requests": _MORE, "tokens": "Lower 'max_output_tokens' or the input."}[kind]
     return RateLimited(
         f"Request too large{_subject(where)} {_place(where)} on {name} ({abbreviation}): Limit "
         f"{where.limit.value}, Requested {cost}. {mend}",

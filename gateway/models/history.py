@@ -9,12 +9,7 @@ from gateway.errors import InvalidRequest
 from gateway.generation import PREAMBLE
 from gateway.protocol.call_items import NO_RESULT, hosted_author, part_text
 from gateway.protocol.context_item import ContextItem
-from gateway.protocol.items import (
-    ComputerCallOutput,
-    McpApprovalResponse,
-    Message,
-    ProgramOutput,
-)
+from gateway.protocol.items import ComputerCallOutput, McpApprovalResponse, Message, ProgramOutput
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -28,7 +23,7 @@ INSTRUCTING_ROLES = frozenset({"system", "developer"})
 _STALE_KINDS: Final = frozenset({"reasoning", "web_search_call", "code_interpreter_call"})
 """Parts of a chain of thought; of hosted tools, those that the model calls while it thinks."""
 _IN_ANY_CONTEXT: Final = _STALE_KINDS | {
-    *("message", "mcp_call", "mcp_list_tools", "additional_tools"),
+    *("message", "mcp_call", "mcp_list_tools", "additional_tools")
 }
 """Kinds that need no other items and hide none."""
 

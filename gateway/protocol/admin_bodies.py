@@ -26,9 +26,7 @@ def _printable(name: str) -> str:
 
 
 DisplayName = Annotated[
-    str,
-    StringConstraints(min_length=1, max_length=NAME_CHARS_MAX),
-    AfterValidator(_printable),
+    str, StringConstraints(min_length=1, max_length=NAME_CHARS_MAX), AfterValidator(_printable)
 ]
 ModelId = DisplayName
 Lifetime = Annotated[int, Field(ge=1, le=LIFETIME_MAX_S), AS_INTEGER]

@@ -170,11 +170,7 @@ def finish_reason(response: Json, *, is_deprecated: bool) -> str:
 
 def call_body(item: Json) -> Json:
     kind, text = CALL_KINDS[item["type"]], CALL_TEXTS[item["type"]]
-    return {
-        "id": item["call_id"],
-        "type": kind,
-        kind: {"name": item["name"], text: item[text]},
-    }
+    return {"id": item["call_id"], "type": kind, kind: {"name": item["name"], text: item[text]}}
 
 
 def usage_of(response: Json) -> Json:

@@ -89,12 +89,7 @@ def parse_container_file(
 
 
 def _parse(
-    model: type[B],
-    body: bytes,
-    limits: InputLimits,
-    *,
-    strict: bool,
-    extra: tuple[str, ...] = (),
+    model: type[B], body: bytes, limits: InputLimits, *, strict: bool, extra: tuple[str, ...] = ()
 ) -> B:
     document = without_nulls(parse_object(body, limits))
     for name in extra:

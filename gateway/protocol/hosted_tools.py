@@ -17,10 +17,7 @@ if TYPE_CHECKING:
 
 HostedFamily = Literal["web_search", "code_interpreter", "mcp"]
 WebSearchType = Literal[
-    "web_search",
-    "web_search_2025_08_26",
-    "web_search_preview",
-    "web_search_preview_2025_03_11",
+    "web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"
 ]
 ApprovalMode = Literal["always", "never"]
 MemoryLimit = Literal["1g", "4g", "16g", "64g"]

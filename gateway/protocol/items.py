@@ -530,9 +530,7 @@ _WITH_STATUS: Final = frozenset(
 """Items that always have a status in OpenAI's types."""
 
 
-def implied_members(
-    item: AnyHostedItem | ToolSearchCall | ToolSearchOutput,
-) -> Mapping[str, str]:
+def implied_members(item: AnyHostedItem | ToolSearchCall | ToolSearchOutput) -> Mapping[str, str]:
     implied = {"status": "completed"} if item.status is None and item.type in _WITH_STATUS else {}
     match item:
         case ToolSearchCall(execution=None) | ToolSearchOutput(execution=None):

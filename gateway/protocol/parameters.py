@@ -150,12 +150,7 @@ class PromptCacheOptions(NullableModel):
     comparison_response_id: str | None = Field(None, max_length=RESPONSE_ID_CHARS_MAX)
 
 
-UNLISTED_CHOICE_TYPES: Final = (
-    "local_shell",
-    "web_search",
-    "web_search_2025_08_26",
-    "tool_search",
-)
+UNLISTED_CHOICE_TYPES: Final = ("local_shell", "web_search", "web_search_2025_08_26", "tool_search")
 """Clients choose these although OpenAI's types have no choice of them alone."""
 CHOICE_TYPES: Final = (*TOOL_CHOICE_TYPES, *UNLISTED_CHOICE_TYPES)
 _NAMED: Final = frozenset({"function", "custom", "namespace"})

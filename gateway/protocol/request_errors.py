@@ -290,9 +290,7 @@ _MEMBER_TAGS: Final[dict[str, frozenset[str]]] = {
 """By the field with an array of a union's members. Elsewhere these words are fields, as the
 `function_call` of a message in a chat is.
 """
-_REMEDIES: Final = {
-    "configuration_update": "Set 'reasoning' and 'text' of each request.",
-}
+_REMEDIES: Final = {"configuration_update": "Set 'reasoning' and 'text' of each request."}
 """For items that are not served, by type."""
 _QUOTED: Final = re.compile(r"'([^']*)'")
 

@@ -279,8 +279,6 @@ class StorageMeter:
         sizes = await measure(self._tenants, turn.tenant_id)
         state = await write(self._counters, turn, sizes, interval_s=self._interval_s)
         self._observer.storage_measured(
-            size_bytes=state.size_bytes,
-            fullest=state.fullest,
-            seconds=time.perf_counter() - begun,
+            size_bytes=state.size_bytes, fullest=state.fullest, seconds=time.perf_counter() - begun
         )
         return True

@@ -98,7 +98,7 @@ _FORGET: Final = {
     UPDATE usage SET end_user = NULL, tags = NULL
     WHERE tenant_id = :tenant AND (end_user IS NOT NULL OR tags IS NOT NULL)
       AND response_id = ANY(CAST(:responses AS uuid[]))
-    """),
+    """)
 }
 _FORGET_METERED: Final = {
     "usage": Statement("""

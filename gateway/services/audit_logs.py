@@ -187,10 +187,7 @@ def _bounds(range_: Mapping[str, int]) -> tuple[datetime | None, datetime | None
             )
     begins = [range_[name] + more for name, more in (("gte", 0), ("gt", 1)) if name in range_]
     ends = [range_[name] + more for name, more in (("lt", 0), ("lte", 1)) if name in range_]
-    return (
-        moment_of(max(begins)) if begins else None,
-        moment_of(min(ends)) if ends else None,
-    )
+    return (moment_of(max(begins)) if begins else None, moment_of(min(ends)) if ends else None)
 
 
 def _place(id_: str | None, param: str) -> UUID | None:

@@ -26,11 +26,7 @@ from gateway.protocol.container_bodies import (
 from gateway.protocol.grants import PythonGrant
 from gateway.protocol.hosted_tools import FILE_IDS_MAX
 from gateway.protocol.pages import Page, PageParams
-from gateway.protocol.request_errors import (
-    array_too_long,
-    unsupported_value,
-    wrong_value,
-)
+from gateway.protocol.request_errors import array_too_long, unsupported_value, wrong_value
 from gateway.services.zero_retention import require_storage
 from gateway.store.tools import containers as rows
 from gateway.store.tools import files as file_rows

@@ -29,13 +29,7 @@ from gateway.concurrency import start_task
 from gateway.engine.row_mapping import QUEUED, output_context
 from gateway.engine.run_spec import head_of
 from gateway.engine.runner import Run
-from gateway.errors import (
-    ConversationLocked,
-    GatewayError,
-    KeyTaken,
-    RateLimited,
-    StoreUnavailable,
-)
+from gateway.errors import ConversationLocked, GatewayError, KeyTaken, RateLimited, StoreUnavailable
 from gateway.eventlog.journal import MemoryJournal
 from gateway.eventlog.live_log import LiveLog
 from gateway.limits.accounting import NOTHING_USED
@@ -485,9 +479,7 @@ class Creation:
         dependencies = self._dependencies
         new_fold = dependencies.new_fold_for(spec.head, spec.rules)
         live = LiveLog(
-            new_fold,
-            reader_events_max=dependencies.reader_events_max,
-            turn=dependencies.replays,
+            new_fold, reader_events_max=dependencies.reader_events_max, turn=dependencies.replays
         )
         run = Run(spec, MemoryJournal(live), dependencies.engine, requested_at=command.requested_at)
         dependencies.supervisor.start(run)

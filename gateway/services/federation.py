@@ -576,9 +576,7 @@ class IssuerClient:
         async with self._reaching(origin):
             self._policy.origin(url)
             answer = await self._client.post(
-                normalised(url),
-                data=dict(form),
-                headers={"accept": "application/json", **headers},
+                normalised(url), data=dict(form), headers={"accept": "application/json", **headers}
             )
             return answer.status_code, orjson.loads(answer.content)
 

@@ -33,10 +33,7 @@ class DatabaseCheck:
     """
 
     def __init__(
-        self,
-        database: Database,
-        *others: Database,
-        clock: Callable[[], float] = time.monotonic,
+        self, database: Database, *others: Database, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._database = database
         self._writers = (database, *others)

@@ -117,8 +117,7 @@ class Settings(BaseModel):
         (), description="The inference servers. Set those whose addresses do not change."
     )
     discovery: tuple[Discovery, ...] = Field(
-        (),
-        description="Where further inference servers are found. Set it where they come and go.",
+        (), description="Where further inference servers are found. Set it where they come and go."
     )
     membership: Membership = Membership()
     upstream: Upstream = Upstream()

@@ -191,8 +191,7 @@ class Server(Section):
         description="Address to listen on. Set 0.0.0.0 where clients or the proxy are elsewhere.",
     )
     port: ListenPort = Field(
-        8000,
-        description="Port to listen on; 0 picks a free one. Set it where the port is taken.",
+        8000, description="Port to listen on; 0 picks a free one. Set it where the port is taken."
     )
     connections_max: PositiveInt = Field(
         4096,
@@ -377,8 +376,7 @@ class Model(Section):
         "or report too much.",
     )
     reasoning_effort: Literal["low", "medium", "high"] = Field(
-        "medium",
-        description="Effort of requests that name none. Lower it to save tokens.",
+        "medium", description="Effort of requests that name none. Lower it to save tokens."
     )
     continue_preambles: bool = Field(
         default=True,
@@ -508,8 +506,7 @@ class Discovery(Section):
         "not know the name.",
     )
     port: Port | None = Field(
-        None,
-        description="dns: the port of all backends. Set it where that is not 8000.",
+        None, description="dns: the port of all backends. Set it where that is not 8000."
     )
     scheme: Literal["http", "https"] = Field(
         "http",
@@ -655,12 +652,10 @@ class Limits(Section):
     """Bounds of requests. A request beyond one is answered with a 4xx that says so."""
 
     body_bytes_max: PositiveInt = Field(
-        16 * MIB,
-        description="Bytes of a request's body. Raise it where requests have many images.",
+        16 * MIB, description="Bytes of a request's body. Raise it where requests have many images."
     )
     body_timeout_s: PositiveFloat = Field(
-        30.0,
-        description="Seconds for the body to arrive. Raise it for clients behind slow links.",
+        30.0, description="Seconds for the body to arrive. Raise it for clients behind slow links."
     )
     tokenize_threads_max: PositiveInt = Field(
         2,
@@ -1157,8 +1152,7 @@ class Log(Section):
     """Standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = Field(
-        "info",
-        description="The least severe level that is written. Set debug to look for a fault.",
+        "info", description="The least severe level that is written. Set debug to look for a fault."
     )
     format: Literal["auto", "json", "console"] = Field(
         "auto",

@@ -102,8 +102,7 @@ class Web(Destinations):
         description="A URL or an address that sites are shown. Set it so that they can complain.",
     )
     obeys_robots: bool = Field(
-        default=True,
-        description="Obey robots.txt. Set false only where all pages are one's own.",
+        default=True, description="Obey robots.txt. Set false only where all pages are one's own."
     )
     visit_interval_s: NonNegativeFloat = Field(
         1.0,
@@ -290,8 +289,7 @@ class Tools(Section):
     egress_domains: Domains = tenant_default("egress_domains")
     egress_denied_domains: Domains = tenant_default("egress_denied_domains")
     running_max: PositiveInt = Field(
-        64,
-        description="Calls that this process runs at once. Size it by its CPU and memory.",
+        64, description="Calls that this process runs at once. Size it by its CPU and memory."
     )
     web: Web = Web()
     python: Python = Python()

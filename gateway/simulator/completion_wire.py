@@ -257,11 +257,7 @@ class EventWriter:
     """Writer of a stream; text comes once its characters are complete."""
 
     def __init__(
-        self,
-        head: Json,
-        request: CompletionRequest,
-        tails: EventTails,
-        options: SimulatorOptions,
+        self, head: Json, request: CompletionRequest, tails: EventTails, options: SimulatorOptions
     ) -> None:
         self._head = head
         self._request = request
@@ -548,12 +544,7 @@ class SimulatedError(GatewayError):
     """Answer to a request with `status` and `body()`."""
 
     def __init__(
-        self,
-        status: int,
-        message: str,
-        *,
-        kind: str | None = None,
-        param: str | None = None,
+        self, status: int, message: str, *, kind: str | None = None, param: str | None = None
     ) -> None:
         super().__init__(message)
         self.status = status

@@ -91,10 +91,7 @@ class Conversation:
 
     def _outputs_from(self, index: int) -> list[ToolOutput]:
         return [
-            ToolOutput(
-                name=message.role.removeprefix("functions."),
-                text=self.bodies.text(message),
-            )
+            ToolOutput(name=message.role.removeprefix("functions."), text=self.bodies.text(message))
             for message in self.messages[index:]
             if message.role not in {"system", "developer", "user", "assistant"}
         ]

@@ -120,11 +120,7 @@ def _routes(engine: SimulatedEngine) -> list[Route]:
         return JSONResponse({"model_path": name, "served_model_name": name})
 
     of_engine = {
-        "vllm": [
-            Route("/version", version),
-            Route("/load", load),
-            Route("/metrics", metrics),
-        ],
+        "vllm": [Route("/version", version), Route("/load", load), Route("/metrics", metrics)],
         "sglang": [
             *([Route("/ready", health)] if options.has_ready else []),
             Route("/server_info", server_info),

@@ -274,11 +274,7 @@ def keys_to_read(keys: Sequence[QueuedKey], places: FreePlaces, *, limit: int) -
 
 
 def choose(
-    keys: Iterable[QueuedKey],
-    waiting: Iterable[QueuedResponse],
-    places: FreePlaces,
-    *,
-    limit: int,
+    keys: Iterable[QueuedKey], waiting: Iterable[QueuedResponse], places: FreePlaces, *, limit: int
 ) -> dict[UUID, Start]:
     """Return the next `limit` responses by turn; reduces `places`."""
     shares = {one.tenant_id: (one.served, one.expected) for one in keys}

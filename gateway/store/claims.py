@@ -387,11 +387,7 @@ def _parameters(database: Database, terms: ClaimTerms, *, take_over: bool) -> di
 
 
 async def _next_queued(
-    connection: Connection,
-    parameters: dict[str, Any],
-    running: list[RunningCount],
-    *,
-    limit: int,
+    connection: Connection, parameters: dict[str, Any], running: list[RunningCount], *, limit: int
 ) -> dict[UUID, Start]:
     # Under the claimants' lock no other process begins background responses, so counts of several
     # statements can only become smaller until the claim.
@@ -481,11 +477,7 @@ def _columns(claims: Sequence[Claim]) -> dict[str, Any]:
 
 
 async def abandoned(
-    database: Database,
-    *,
-    limit: int,
-    attempts_max: int,
-    orphan_s: float,
+    database: Database, *, limit: int, attempts_max: int, orphan_s: float
 ) -> list[tuple[TenantId, UUID]]:
     """Return responses that no process will continue, oldest first.
 

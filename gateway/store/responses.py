@@ -132,10 +132,7 @@ SELECT id AS uuid, key_id, model, status, created_at, root_created_at, completed
 FROM responses
 WHERE tenant_id = :tenant AND id = :id
 """
-_FINDS: Final = {
-    False: Statement(_FIND),
-    True: Statement(f"{_FIND}FOR NO KEY UPDATE"),
-}
+_FINDS: Final = {False: Statement(_FIND), True: Statement(f"{_FIND}FOR NO KEY UPDATE")}
 
 _CONTENT: Final = ("request", "plan", "body", "recoveries")
 _ACCEPTED_COLUMNS: Final = ", ".join(ACCEPTED)

@@ -710,10 +710,7 @@ class TenantLabels:
     """Labels of the tenants that use most, so that the number of series is bounded."""
 
     def __init__(
-        self,
-        count_max: int,
-        on_dropped: Callable[[str], None],
-        clock: Callable[[], float],
+        self, count_max: int, on_dropped: Callable[[str], None], clock: Callable[[], float]
     ) -> None:
         # `clock` gives seconds and never goes back.
         self._count_max = count_max

@@ -111,12 +111,7 @@ class Tracing:
     """Spans of one process, `owner`, which records the share `ratio`."""
 
     def __init__(
-        self,
-        *,
-        ratio: float,
-        owner: str,
-        metrics: Metrics,
-        exporter: SpanExporter | None = None,
+        self, *, ratio: float, owner: str, metrics: Metrics, exporter: SpanExporter | None = None
     ) -> None:
         # `exporter` None: the collector that the environment names.
         self._complaints = Complaints()

@@ -173,19 +173,10 @@ class InferenceEngine:
         # request.
         return {}
 
-    def request_fields(
-        self,
-        request: TokenRequest,
-        served: ServedModel,
-    ) -> Fields:
+    def request_fields(self, request: TokenRequest, served: ServedModel) -> Fields:
         return {}
 
-    def tag_fields(
-        self,
-        endpoint: TokenEndpoint,
-        tag: Mapping[str, Any],
-        encoded: bytes,
-    ) -> Fields:
+    def tag_fields(self, endpoint: TokenEndpoint, tag: Mapping[str, Any], encoded: bytes) -> Fields:
         return {"response_format": tag}
 
     def body(
@@ -675,12 +666,7 @@ class TextGenerationInference(ChatServer):
 CHAT_SERVERS: Final[tuple[type[ChatServer], ...]] = (LlamaCpp, Ollama, TextGenerationInference)
 
 
-ENGINES: Final[tuple[type[InferenceEngine], ...]] = (
-    TensorRtLlm,
-    LmDeploy,
-    Vllm,
-    SGLang,
-)
+ENGINES: Final[tuple[type[InferenceEngine], ...]] = (TensorRtLlm, LmDeploy, Vllm, SGLang)
 """In the order of identification: TensorRT-LLM also has the path of vLLM."""
 KINDS: Final[tuple[type[InferenceEngine], ...]] = (*ENGINES, *CHAT_SERVERS)
 

@@ -296,12 +296,7 @@ INLINE_CHAT_IDS: Final = 64 * 1024
 
 _DEFAULT_LIMITS = StreamLimits()
 _ROOM_BITS = 63
-_NOT_TAKEN = (
-    httpx2.ConnectError,
-    httpx2.ConnectTimeout,
-    httpx2.WriteError,
-    httpx2.WriteTimeout,
-)
+_NOT_TAKEN = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.WriteError, httpx2.WriteTimeout)
 """The backend did not get the whole request, so it did nothing there."""
 
 

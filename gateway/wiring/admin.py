@@ -52,10 +52,7 @@ def admin_services(
         projects=Projects(transactions),
         service_accounts=accounts,
         keys=Keys(
-            transactions,
-            accounts,
-            access.peppers,
-            lifetime_max_s=settings.admin.key_lifetime_max_s,
+            transactions, accounts, access.peppers, lifetime_max_s=settings.admin.key_lifetime_max_s
         ),
         identity_providers=IdentityProviders(transactions),
         federation_rules=FederationRules(transactions),

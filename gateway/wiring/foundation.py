@@ -13,13 +13,7 @@ import orjson
 from gateway import ids
 from gateway.errors import ConfigError, installation
 from gateway.eventlog.fold.fold import Fold
-from gateway.models.format import (
-    CHAT,
-    PASSTHROUGH,
-    FormatOptions,
-    Formats,
-    ImageLimits,
-)
+from gateway.models.format import CHAT, PASSTHROUGH, FormatOptions, Formats, ImageLimits
 from gateway.protocol.responses.response_rules import rules_of
 from gateway.sealing import Sealer, SealingSecret
 from gateway.services.executor import ThreadExecutor
@@ -113,8 +107,7 @@ class Foundation:
             tracing=_tracing(settings, owner, metrics),
             database=database,
             lifeline=to_database(
-                pool_size_max=LIFELINE_POOL_SIZE,
-                answer_within_s=settings.background.heartbeat_s,
+                pool_size_max=LIFELINE_POOL_SIZE, answer_within_s=settings.background.heartbeat_s
             ),
             journal=to_database(pool_size_max=JOURNAL_POOL_SIZE, for_runs=True),
             notices=to_database(pool_size_max=NOTICES_POOL_SIZE, for_runs=True),
@@ -231,8 +224,7 @@ def _pool(settings: Settings, metrics: Metrics) -> Pool:
     policy = upstream.fill(
         PoolPolicy,
         timeouts=Timeouts(
-            first_token_s=upstream.first_token_timeout_s,
-            stall_s=upstream.stall_timeout_s,
+            first_token_s=upstream.first_token_timeout_s, stall_s=upstream.stall_timeout_s
         ),
         schedule=upstream.fill(ProbeSchedule, describe_interval_s=upstream.probe_interval_s),
         leave_s=settings.membership.leave_s,

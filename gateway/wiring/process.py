@@ -99,10 +99,7 @@ class Process:
             format_of=base.formats.for_model,
         )
         files = Files(
-            base.database,
-            base.containers.policy.files,
-            replica.limiter,
-            now=base.containers.now,
+            base.database, base.containers.policy.files, replica.limiter, now=base.containers.now
         )
         containers = Containers(base.database, base.containers, files, settings.tools.python)
         tool_grants = _tool_grants(base, replica.rooms, containers)

@@ -272,9 +272,7 @@ def claim_limits(settings: Settings, *, has_tools: bool) -> ClaimLimits:
     quiet_intervals = QUIET_INTERVALS if settings.database.listen else 1
     return ClaimLimits(
         background.fill(
-            ClaimTerms,
-            promotion_s=BACKGROUND_PROMOTION_S,
-            **({} if has_tools else without),
+            ClaimTerms, promotion_s=BACKGROUND_PROMOTION_S, **({} if has_tools else without)
         ),
         interval_s=CLAIM_INTERVAL_S,
         quiet_s=quiet_intervals * CLAIM_INTERVAL_S,
@@ -287,10 +285,7 @@ def _watcher(base: Foundation, notifier: Notifier | None) -> LogWatcher:
         if notifier is not None:
             notifier.announce(Notice("follow", tuple(responses)))
 
-    return LogWatcher(
-        partial(remote_logs.poll, base.notices),
-        follow=follow,
-    )
+    return LogWatcher(partial(remote_logs.poll, base.notices), follow=follow)
 
 
 def _continues_preambles(
@@ -408,9 +403,7 @@ def _exchanging(base: Foundation) -> list[Callable[[], Coroutine[Any, Any, None]
     is_discovering = bool(base.settings.discovery)
     board = partial(backend_reports.exchange_placements, base.notices, base.owner)
     exchange = Exchange(
-        base.pool.router,
-        board,
-        is_needed=lambda: is_discovering or len(base.pool.in_flight()) > 1,
+        base.pool.router, board, is_needed=lambda: is_discovering or len(base.pool.in_flight()) > 1
     )
     return [exchange.run]
 

@@ -63,11 +63,7 @@ def run(*arguments: str | Path) -> str:
     if program is None:
         raise HelmError("there is no helm: `make helm` installs it")
     done = subprocess.run(
-        [program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=HELM_TIMEOUT_S,
-        check=False,
+        [program, *arguments], capture_output=True, text=True, timeout=HELM_TIMEOUT_S, check=False
     )
     if done.returncode:
         raise HelmError(done.stderr or done.stdout)

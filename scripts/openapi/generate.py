@@ -248,11 +248,7 @@ def _list_of(name: str) -> Json:
 
 
 def _deleted(kind: str) -> Json:
-    properties = {
-        "id": {"type": "string"},
-        "object": {"const": kind},
-        "deleted": {"const": True},
-    }
+    properties = {"id": {"type": "string"}, "object": {"const": kind}, "deleted": {"const": True}}
     return {"type": "object", "properties": properties}
 
 
@@ -330,10 +326,7 @@ _OWN: Final[Json] = {
     "TokenError": {
         "type": "object",
         "required": ["error", "error_description"],
-        "properties": {
-            "error": {"type": "string"},
-            "error_description": {"type": "string"},
-        },
+        "properties": {"error": {"type": "string"}, "error_description": {"type": "string"}},
     },
     "AccessToken": {
         "type": "object",

@@ -22,13 +22,7 @@ from tests.chaos.nemesis import Terms, schedule, unleashed
 from tests.chaos.prompts import read_journals
 from tests.chaos.report import Report
 from tests.chaos.sessions import Session, Sessions
-from tests.chaos.talkers import (
-    Heard,
-    Talker,
-    all_items,
-    new_conversation,
-    seconds_until_free,
-)
+from tests.chaos.talkers import Heard, Talker, all_items, new_conversation, seconds_until_free
 from tests.chaos.turn_rules import compare, replay
 
 if TYPE_CHECKING:
@@ -248,11 +242,7 @@ async def _settle(
 
 
 async def _judge(
-    report: Report,
-    fleet: Fleet,
-    clients: Clients,
-    conversations: Sequence[str],
-    seen: Seen,
+    report: Report, fleet: Fleet, clients: Clients, conversations: Sequence[str], seen: Seen
 ) -> None:
     url, heard = fleet.database.url, seen.heard
     witnessed = await witness.heard(url)

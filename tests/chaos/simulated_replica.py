@@ -157,8 +157,7 @@ class Replica:
         if unclear:
             asked = [(run.claim.tenant_id, run.claim.uuid) for run in unclear]
             self._call(
-                lambda: self._world.table.heads(asked),
-                lambda answer: self._learn(unclear, answer),
+                lambda: self._world.table.heads(asked), lambda answer: self._learn(unclear, answer)
             )
 
     def _learn(self, unclear: list[Run], answer: dict[UUID, LogHead] | Exception) -> None:
@@ -332,12 +331,7 @@ def ending(uuid: UUID, epoch: int, status: Status, first_entry: int | None) -> F
     """The end of a response, with the last row of its log if it has a durable one."""
     row = None if first_entry is None else LogRow(first_entry, 1, pack([_finished(status)]))
     return FinishedResponse(
-        uuid=uuid,
-        epoch=epoch,
-        status=status,
-        completed_at=COMPLETED,
-        body=b"{}",
-        entries=row,
+        uuid=uuid, epoch=epoch, status=status, completed_at=COMPLETED, body=b"{}", entries=row
     )
 
 

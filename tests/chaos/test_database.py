@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 BRIEFLY_S: Final = 0.2
 STEP_S: Final = 0.02
-GONE: Final = (
-    asyncpg.PostgresError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    OSError,
-)
+GONE: Final = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 """A lost connection, however asyncpg comes to know of it (as in `store.postgres.driver`)."""
 
 

@@ -18,11 +18,7 @@ LOCK: Final = """EXISTS (
       AND running.status IN ('queued', 'in_progress')
 )"""
 CONDITIONS: Final = (
-    (
-        "_INSERT_WRITER",
-        f" AND next_position = :conversation_end\n      AND NOT {LOCK}",
-        "",
-    ),
+    ("_INSERT_WRITER", f" AND next_position = :conversation_end\n      AND NOT {LOCK}", ""),
     (
         "_CONTENTS",
         "coalesce(writer.status IN ('queued', 'in_progress'), false) AS is_locked",

@@ -120,10 +120,7 @@ async def test_what_was_cancelled_is_continued_once_it_is_over(client: httpx2.As
 @requirement("context.ended-otherwise")
 @pytest.mark.parametrize(
     ("said", "fields", "status"),
-    [
-        (BREAKS_OFF, {}, "failed"),
-        ("[[sim tokens=99]]", {"max_output_tokens": 50}, "incomplete"),
-    ],
+    [(BREAKS_OFF, {}, "failed"), ("[[sim tokens=99]]", {"max_output_tokens": 50}, "incomplete")],
 )
 async def test_what_ended_otherwise_is_continued(
     client: httpx2.AsyncClient, said: str, fields: Json, status: str

@@ -102,10 +102,7 @@ async def test_the_named_function_is_called(client: httpx2.AsyncClient, tool: Js
 @pytest.mark.requirement("control.none")
 async def test_none_is_called_where_none_may_be(client: httpx2.AsyncClient) -> None:
     response = await create(
-        client,
-        input="How is the weather in San Francisco?",
-        tools=[WEATHER],
-        tool_choice="none",
+        client, input="How is the weather in San Francisco?", tools=[WEATHER], tool_choice="none"
     )
     assert calls(response) == []
     assert text_of(response)
@@ -114,11 +111,7 @@ async def test_none_is_called_where_none_may_be(client: httpx2.AsyncClient) -> N
 @pytest.mark.requirement("control.allowed-tools")
 @pytest.mark.parametrize("mode", ["auto", "required"])
 async def test_only_allowed_tools_are_called(client: httpx2.AsyncClient, mode: str) -> None:
-    choice = {
-        "type": "allowed_tools",
-        "mode": mode,
-        "tools": [{"type": "function", "name": "now"}],
-    }
+    choice = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "now"}]}
     response = await create(
         client,
         input="How is the weather in San Francisco?",
@@ -233,10 +226,7 @@ async def test_hosted_tools_are_dropped_and_the_response_says_which(
 @pytest.mark.requirement("control.logprobs")
 async def test_probabilities_are_those_of_the_answer_s_tokens(client: httpx2.AsyncClient) -> None:
     response = await create(
-        client,
-        input=QUIET,
-        include=["message.output_text.logprobs"],
-        top_logprobs=2,
+        client, input=QUIET, include=["message.output_text.logprobs"], top_logprobs=2
     )
     (part,) = response["output"][-1]["content"]
     said = b"".join(bytes(entry["bytes"]) for entry in part["logprobs"])
@@ -257,8 +247,7 @@ async def test_sealed_reasoning_is_given_back_and_no_other(client: httpx2.AsyncC
     assert (await create(client, input=[question, bare, call, output], **body))["output"]
     foreign = {**bare, "encrypted_content": "gAAAAABforeign"}
     refused = await client.post(
-        "/v1/responses",
-        json={"model": MODEL, "input": [question, foreign, call, output], **body},
+        "/v1/responses", json={"model": MODEL, "input": [question, foreign, call, output], **body}
     )
     assert refused.status_code == 400
     assert refused.json()["error"]["code"] == "invalid_encrypted_content"

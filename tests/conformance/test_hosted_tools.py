@@ -238,10 +238,7 @@ SHOWN_IN_OPEN_RESPONSES: Final = {"message", "reasoning"}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 async def test_the_other_dialect_shows_the_answer_and_its_citations(
-    client: httpx2.AsyncClient,
-    checkers: dict[Dialect, Document],
-    tool_url: str,
-    name: str,
+    client: httpx2.AsyncClient, checkers: dict[Dialect, Document], tool_url: str, name: str
 ) -> None:
     """Tools are run all the same; their items and events are none of the specification's."""
     document = checkers["openresponses"]

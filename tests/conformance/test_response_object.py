@@ -85,9 +85,7 @@ def whole(value: object) -> bool:
         pytest.param("created_at", whole, marks=requirement("response.created-at")),
         pytest.param("status", STATUSES.__contains__, marks=requirement("response.status")),
         pytest.param(
-            "background",
-            lambda it: isinstance(it, bool),
-            marks=requirement("response.background"),
+            "background", lambda it: isinstance(it, bool), marks=requirement("response.background")
         ),
         pytest.param("instructions", text_or_null, marks=requirement("response.instructions")),
         pytest.param(

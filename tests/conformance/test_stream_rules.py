@@ -256,7 +256,7 @@ async def test_what_the_bound_cuts_off_is_closed(client: httpx2.AsyncClient) -> 
     events = await events_of(client, asked, max_output_tokens=40)
     check_stream(as_events(events))
     assert [event["type"].removeprefix("response.") for event in events[-4:]] == [
-        *("output_text.done", "content_part.done", "output_item.done", "incomplete"),
+        *("output_text.done", "content_part.done", "output_item.done", "incomplete")
     ]
     (item,) = events[-1]["response"]["output"]
     assert item["status"] == "incomplete"

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("name", "colour"),
-    [(None, "none"), ("EU Production", "production"), ("prod-2", "production")],
+    ("name", "colour"), [(None, "none"), ("EU Production", "production"), ("prod-2", "production")]
 )
 def test_whatever_is_production_looks_alike(name: str | None, colour: str) -> None:
     assert _colour_of(name) == colour

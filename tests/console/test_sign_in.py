@@ -225,10 +225,7 @@ async def test_a_token_for_another_client_is_refused(
 async def test_a_provider_that_does_not_answer_is_named(console_database_url: str) -> None:
     with reserved_port() as port:
         issuer = f"http://127.0.0.1:{port}"
-        async with (
-            signing_in(console_database_url, issuer) as site,
-            site.client() as client,
-        ):
+        async with signing_in(console_database_url, issuer) as site, site.client() as client:
             answer = await client.get(TO_PROVIDER)
     assert answer.status_code == 503
     assert "Please try again" in answer.text

@@ -17,10 +17,7 @@ class CommandFailed(Exception):
 
 
 def run(
-    command: Sequence[str],
-    *,
-    environ: Mapping[str, str] | None = None,
-    timeout_s: float = 300,
+    command: Sequence[str], *, environ: Mapping[str, str] | None = None, timeout_s: float = 300
 ) -> str:
     """What the program wrote to its standard output. Raises `CommandFailed`."""
     return pipe(command, b"", environ=environ, timeout_s=timeout_s).decode("utf-8", "replace")

@@ -248,10 +248,7 @@ IN_DECODED: Final = {
     "half_character": "\ufffd",
 }
 _SPACED_NAME: Final = r"<(?:parameter|function)=(?:\s[^>]*|[^>]*\s)>"
-_LINE_BREAKS: Final = {
-    "deepseek_v3": r"```json\n[^`]*\n(?!```)",
-    "deepseek_v31": r"\n\{",
-}
+_LINE_BREAKS: Final = {"deepseek_v3": r"```json\n[^`]*\n(?!```)", "deepseek_v31": r"\n\{"}
 """In arguments, and in front of them: they are no part of what vLLM looks for."""
 
 

@@ -123,10 +123,7 @@ def replicas(
     database_url: str, key: str, folder: Path, lease_s: float, **more: Any
 ) -> Iterator[tuple[Replica, Replica]]:
     """Two replicas of the test's own, on one database, with one backend."""
-    sections: dict[str, Any] = {
-        "background": {"lease_s": lease_s},
-        **more,
-    }
+    sections: dict[str, Any] = {"background": {"lease_s": lease_s}, **more}
     with ExitStack() as stack:
         port = stack.enter_context(reserved_port())
         simulator = stack.enter_context(simulator_process(port))

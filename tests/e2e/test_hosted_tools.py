@@ -89,10 +89,7 @@ def test_a_search_ends_in_an_answer_with_citations(
 @pytest.mark.client("openai (Python)", "hosted tools")
 def test_the_stream_helper_reads_a_search(tools_client: OpenAI) -> None:
     with tools_client.responses.stream(
-        model=MODEL,
-        input=RESEARCH,
-        tools=[SEARCH],
-        include=["web_search_call.action.sources"],
+        model=MODEL, input=RESEARCH, tools=[SEARCH], include=["web_search_call.action.sources"]
     ) as stream:
         events = list(stream)
         final = stream.get_final_response()
@@ -363,9 +360,7 @@ def test_prompts_of_one_response_extend_each_other(
 
 def test_the_same_in_chat_completions_shows_an_answer_alone(tools_client: OpenAI) -> None:
     said = tools_client.chat.completions.create(
-        model=MODEL,
-        messages=[{"role": "user", "content": RESEARCH}],
-        web_search_options={},
+        model=MODEL, messages=[{"role": "user", "content": RESEARCH}], web_search_options={}
     )
     (choice,) = said.choices
     assert choice.finish_reason == "stop"

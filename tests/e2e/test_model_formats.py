@@ -170,9 +170,7 @@ def test_a_call_is_answered_and_the_answer_quoted(client: OpenAI, served: Served
     second = client.responses.create(
         model=served.model,
         previous_response_id=first.id,
-        input=[
-            {"type": "function_call_output", "call_id": call.call_id, "output": "17 degrees"},
-        ],
+        input=[{"type": "function_call_output", "call_id": call.call_id, "output": "17 degrees"}],
     )
     assert "17 degrees" in second.output_text
     third = client.responses.create(

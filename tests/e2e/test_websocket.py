@@ -145,8 +145,7 @@ async def test_a_client_that_answers_no_ping_is_given_up(
         async with connected(gateway.url, own_key, max_queue=1, close_timeout=0.1) as peer:
             await peer.ask(ENDLESS, max_output_tokens=7002)
             await asyncio.to_thread(
-                simulator.until_request,
-                lambda row: row["max_tokens"] == 7002 and row["aborted"],
+                simulator.until_request, lambda row: row["max_tokens"] == 7002 and row["aborted"]
             )
 
 

@@ -21,7 +21,6 @@ def bounds(place: str, **defaults: Any) -> Iterator[None]:
     changed = [(one, type(value), field(default=value)) for one, value in defaults.items()]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            f"gateway.wiring.{place}",
-            make_dataclass(name, changed, bases=(kind,), frozen=True),
+            f"gateway.wiring.{place}", make_dataclass(name, changed, bases=(kind,), frozen=True)
         )
         yield

@@ -50,11 +50,7 @@ CALLS: list[tuple[dict[str, Any], str, str]] = [
         "apply_patch",
         '{"operation":{"type":"delete_file","path":"p"}}',
     ),
-    (
-        {"type": "tool_search_call", "arguments": {"query": "x"}},
-        "tool_search",
-        '{"query":"x"}',
-    ),
+    ({"type": "tool_search_call", "arguments": {"query": "x"}}, "tool_search", '{"query":"x"}'),
     ({"type": "tool_search_call"}, "tool_search", "{}"),
 ]
 """A call, and the name and the arguments that the model knows it by."""

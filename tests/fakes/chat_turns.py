@@ -6,13 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.constraints.output_rules import OutputRules, ToolRule
-from gateway.generation import (
-    FinishReason,
-    SegmentEnded,
-    SegmentKind,
-    SegmentStarted,
-    SegmentText,
-)
+from gateway.generation import FinishReason, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.models.chat.call_syntax import Syntax
 from gateway.models.chat.chat_parser import ChatParser
 from gateway.models.chat.families import CALLS, REASONING
@@ -62,10 +56,7 @@ class Model:
         return ChatParser(self.vocabulary, self.syntax, rules, trace=trace)
 
     def read(
-        self,
-        text: str,
-        finish: FinishReason | None = FinishReason.STOP,
-        rules: OutputRules = RULES,
+        self, text: str, finish: FinishReason | None = FinishReason.STOP, rules: OutputRules = RULES
     ) -> tuple[list[str], dict[str, int]]:
         """What a turn says, read id by id, and which rules had a part in it."""
         parser = self.parser(rules)

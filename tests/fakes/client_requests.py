@@ -20,11 +20,7 @@ SECOND_TURN: list[Any] = [
 ]
 
 CLIENTS: dict[str, dict[str, Any]] = {
-    "codex and opencode, second turn": {
-        "store": False,
-        "input": SECOND_TURN,
-        "tools": [FUNCTION],
-    },
+    "codex and opencode, second turn": {"store": False, "input": SECOND_TURN, "tools": [FUNCTION]},
     "codex": {
         "stream": True,
         "store": False,

@@ -100,7 +100,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "input": [
             {"role": "system", "content": "x"},
             {"role": "user", "content": [{"type": "input_text", "text": "y"}]},
-        ],
+        ]
     },
     "LangChain": {
         "input": [{"type": "message", "role": "user", "content": "x"}],
@@ -132,7 +132,7 @@ ROWS: dict[str, dict[str, Any]] = {
                 "type": "message",
             },
             {"role": "user", "content": "z"},
-        ],
+        ]
     },
     "pydantic-ai: structured output": {
         "input": [{"role": "user", "content": "x"}],
@@ -165,10 +165,7 @@ ROWS: dict[str, dict[str, Any]] = {
         "tool_choice": {"type": "function", "name": "Answer"},
     },
     "autogen": {
-        "input": [
-            {"role": "system", "content": "You help."},
-            {"role": "user", "content": "x"},
-        ],
+        "input": [{"role": "system", "content": "You help."}, {"role": "user", "content": "x"}],
         "temperature": 1,
         "truncation": "disabled",
     },

@@ -137,10 +137,7 @@ def _forwarding(port: int, to: int) -> dict[str, Any]:
         "receivers": {"otlp": {"protocols": {"http": endpoint}}},
         "processors": {"batch": {"timeout": "20ms"}},
         "exporters": {"otlphttp": {"endpoint": f"http://127.0.0.1:{to}"}},
-        "service": {
-            "pipelines": {"traces": pipeline},
-            "telemetry": {"metrics": {"level": "none"}},
-        },
+        "service": {"pipelines": {"traces": pipeline}, "telemetry": {"metrics": {"level": "none"}}},
     }
 
 

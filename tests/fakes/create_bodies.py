@@ -74,10 +74,7 @@ def body_of(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def parse(
-    *,
-    strict: bool = False,
-    served: frozenset[HostedFamily] = NO_FAMILIES,
-    **fields: Any,
+    *, strict: bool = False, served: frozenset[HostedFamily] = NO_FAMILIES, **fields: Any
 ) -> CreateResponse:
     """The parsed request of a body with these fields, where these tools are served."""
     body = json.dumps(body_of(fields)).encode()
@@ -85,10 +82,7 @@ def parse(
 
 
 def refusal(
-    *,
-    strict: bool = False,
-    served: frozenset[HostedFamily] = NO_FAMILIES,
-    **fields: Any,
+    *, strict: bool = False, served: frozenset[HostedFamily] = NO_FAMILIES, **fields: Any
 ) -> tuple[str | None, str | None, str]:
     """Code, param and message of what parsing such a body raises."""
     with pytest.raises(InvalidRequest) as caught:

@@ -245,10 +245,7 @@ TENSORRT_LLM = Profile(
 LMDEPLOY = Profile(
     "LMDeploy, written down",
     LmDeploy(),
-    complete={
-        "lmdeploy/generate_stop": (STOP, None),
-        "lmdeploy/generate_length": (LENGTH, None),
-    },
+    complete={"lmdeploy/generate_stop": (STOP, None), "lmdeploy/generate_length": (LENGTH, None)},
     broken={"lmdeploy/generate_failed": "error"},
     refused={"lmdeploy/generate_bad_top_p": UpstreamRejected},
     is_recorded=False,

@@ -9,12 +9,7 @@ import heapq
 from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from gateway.upstreams.admission.queue import (
-    AdmissionQueue,
-    Demand,
-    FairShares,
-    Ticket,
-)
+from gateway.upstreams.admission.queue import AdmissionQueue, Demand, FairShares, Ticket
 from gateway.upstreams.admission.slots import AdmissionPolicy, WorkClass
 
 if TYPE_CHECKING:

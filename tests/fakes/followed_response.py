@@ -82,10 +82,7 @@ class Table:
     reads: int = 0
 
     async def poll(
-        self,
-        asked: Sequence[LogQuery],
-        _seen: Seen,
-        _wanted: Collection[bytes],
+        self, asked: Sequence[LogQuery], _seen: Seen, _wanted: Collection[bytes]
     ) -> LogChanges:
         """`remote_logs.poll`, where nobody flushes."""
         await asyncio.sleep(0)

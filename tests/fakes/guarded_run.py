@@ -43,10 +43,7 @@ def staged(
     **terms: Any,
 ) -> Stage[ScriptedTokens]:
     spec = replace(
-        run_spec(max_tokens=max_tokens),
-        rules=rules,
-        checker=Checker(rules, call_fields),
-        **terms,
+        run_spec(max_tokens=max_tokens), rules=rules, checker=Checker(rules, call_fields), **terms
     )
     return Stage(ScriptedTokens(turns), spec=spec, said=said, limits=limits, tools=tools)
 

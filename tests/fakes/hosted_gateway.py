@@ -53,11 +53,7 @@ def sections_with_tools(site: str) -> dict[str, Any]:
                 "visit_interval_s": 0,
             },
             "python": {"enabled": True},
-            "mcp": {
-                "enabled": True,
-                "url_networks": ["127.0.0.0/8"],
-                "url_plain_http": True,
-            },
+            "mcp": {"enabled": True, "url_networks": ["127.0.0.0/8"], "url_plain_http": True},
         }
     }
 

@@ -145,23 +145,12 @@ HOSTED: Final[list[tuple[Json, str, tuple[str | None, str | None]]]] = [
         ('{"server_label":"a server","name":"t","arguments":"{}"}', NO_RESULT),
     ),
     (
-        {
-            "type": "additional_tools",
-            "id": "at_1",
-            "role": "developer",
-            "tools": [],
-        },
+        {"type": "additional_tools", "id": "at_1", "role": "developer", "tools": []},
         "additional_tools",
         (None, None),
     ),
     (
-        {
-            "type": "program",
-            "id": "prog_1",
-            "call_id": "call_1",
-            "code": "f()",
-            "fingerprint": "x",
-        },
+        {"type": "program", "id": "prog_1", "call_id": "call_1", "code": "f()", "fingerprint": "x"},
         "program",
         ('{"code":"f()"}', None),
     ),

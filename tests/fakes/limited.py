@@ -54,11 +54,7 @@ def caller(
 
 
 def limiter(
-    database: Database,
-    replica: str,
-    *,
-    clock: Callable[[], float] = time.monotonic,
-    **timing: Any,
+    database: Database, replica: str, *, clock: Callable[[], float] = time.monotonic, **timing: Any
 ) -> Limiter:
     """One replica's."""
     limit_store = LimitStore(

@@ -76,10 +76,7 @@ messages = st.one_of(
     _message("system", input_text),
     _message("developer", input_text),
     _message(
-        "assistant",
-        output_text,
-        refusal,
-        phase=st.sampled_from(["commentary", "final_answer"]),
+        "assistant", output_text, refusal, phase=st.sampled_from(["commentary", "final_answer"])
     ),
 )
 reasoning = with_type(

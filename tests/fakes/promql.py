@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
 SCRAPED: Final = frozenset({"job", "instance"})
 """Labels that Prometheus adds to what it scrapes."""
-OF_PROMETHEUS: Final = {
-    "up": SCRAPED,
-    "ALERTS": SCRAPED | {"alertname", "alertstate", "severity"},
-}
+OF_PROMETHEUS: Final = {"up": SCRAPED, "ALERTS": SCRAPED | {"alertname", "alertstate", "severity"}}
 _CHILDREN: Final = ("expr", "lhs", "rhs", "param", "vector_selector")
 
 

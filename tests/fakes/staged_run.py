@@ -281,10 +281,7 @@ class Stage(Generic[Source]):
         self.live = LiveLog(folds(self.spec.head, self.spec.rules, format_), reader_events_max=100)
         for entry in self.said or ():
             self.live.append(entry)
-        self.journal = RecordingJournal(
-            self.live,
-            full_after=self.full_after,
-        )
+        self.journal = RecordingJournal(self.live, full_after=self.full_after)
         self.keeper = MemoryKeeper()
         self.engine = Engine(
             tokens=self.tokens,

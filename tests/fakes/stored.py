@@ -121,11 +121,7 @@ def finished(
 
 
 async def store_turn(
-    database: Database,
-    tenant: TenantId,
-    name: str,
-    *,
-    parent: UUID | None = None,
+    database: Database, tenant: TenantId, name: str, *, parent: UUID | None = None
 ) -> UUID:
     """A finished response with the input `in-NAME` and the output `out-NAME`."""
     new = new_response(parent=parent)

@@ -219,11 +219,7 @@ def _likely(words: str, alternatives: int) -> dict[str, Any]:
     told = []
     for at in range(0, len(content), 2):
         piece = content[at : at + 2]
-        token = {
-            "token": piece.decode("utf-8", "replace"),
-            "logprob": -0.5,
-            "bytes": list(piece),
-        }
+        token = {"token": piece.decode("utf-8", "replace"), "logprob": -0.5, "bytes": list(piece)}
         others = [{"token": "?", "logprob": -2.0, "bytes": None}] * alternatives
         told.append({**token, "top_logprobs": others})
     return {"content": told}

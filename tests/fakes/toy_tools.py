@@ -107,11 +107,7 @@ GRANT_SETS: Final = (
 )
 LISTED: Final = ToolsListed("srv", b'[{"name":"add","input_schema":{"type":"object"}}]')
 NOT_LISTED: Final = ToolsListed("away", error=b'"The server is away."')
-_LISTINGS: Final[tuple[tuple[Entry, ...], ...]] = (
-    (),
-    (LISTED,),
-    (COMPACTED, LISTED, NOT_LISTED),
-)
+_LISTINGS: Final[tuple[tuple[Entry, ...], ...]] = ((), (LISTED,), (COMPACTED, LISTED, NOT_LISTED))
 _OUTCOMES: Final[tuple[ToolOutcome, ...]] = (*("ok",) * 5, *get_args(ToolOutcome))
 _MARKS: Final = tuple(say(mark) for mark in ("【", "†", "】", "1", "2"))
 _CITED: Final = tuple(say(text) for text in ("【1†L2-L3】", "【0†", "x【2†a】y"))

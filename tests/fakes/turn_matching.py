@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING
 import jsonschema_rs
 import orjson
 
-from gateway.generation import (
-    AnyText,
-    Ebnf,
-    InOrder,
-    Json,
-    Literal,
-    Maybe,
-    OneOf,
-    Repeated,
-    Token,
-)
+from gateway.generation import AnyText, Ebnf, InOrder, Json, Literal, Maybe, OneOf, Repeated, Token
 from gateway.models.harmony.tokenizer import NAMED_SPECIALS
 from tests.fakes.gbnf import allows_text
 

@@ -55,9 +55,6 @@ async def end(
 ) -> None:
     """Its end, with items of these names."""
     row = finished(
-        response,
-        [item(name) for name in inputs],
-        [item(name) for name in outputs],
-        status=status,
+        response, [item(name) for name in inputs], [item(name) for name in outputs], status=status
     )
     await endings.finish(database, tenant, row)

@@ -26,10 +26,7 @@ pytestmark = [
 CLIENTS = 96
 LASTS_S = 20.0
 SLOTS = 64
-ADMISSION = {
-    "first_token_target_s": 0.3,
-    "wait_max_s": 1.0,
-}
+ADMISSION = {"first_token_target_s": 0.3, "wait_max_s": 1.0}
 
 
 async def test_it_is_sent_what_it_can_do_in_time(database_url: str) -> None:

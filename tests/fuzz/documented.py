@@ -41,13 +41,7 @@ WORDS: Final = (
         "f",
         "call_1",
     ),
-    *(
-        "gpt-oss-20b",
-        "<|start|>assistant",
-        "2026-01-01",
-        "{}",
-        '{"a":1}',
-    ),
+    *("gpt-oss-20b", "<|start|>assistant", "2026-01-01", "{}", '{"a":1}'),
 )
 NUMBERS: Final = (0, 1, 2, 16, 20, 0.5, 1.0, 64, 1000, -1)
 _WRAPPERS: Final = (Required, NotRequired, Annotated)

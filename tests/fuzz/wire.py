@@ -25,11 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
 SETTINGS: Final[dict[str, dict[str, Any]]] = {
-    "server": {
-        "connections_max": 200,
-        "head_timeout_s": 3,
-        "keepalive_timeout_s": 3,
-    },
+    "server": {"connections_max": 200, "head_timeout_s": 3, "keepalive_timeout_s": 3},
     "limits": {"body_timeout_s": 3},
     "rate_limits": {"reads_per_minute_max": 0},  # probes ask as often as they can
 }

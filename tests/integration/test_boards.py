@@ -18,13 +18,7 @@ from openai import APIError, AsyncOpenAI, DefaultAsyncHttpxClient
 from tests.fakes.boards import asked, rules
 from tests.fakes.gateway import PEPPER, gateway_settings, new_key
 from tests.fakes.hosted_gateway import hosted_gateway
-from tests.fakes.processes import (
-    Child,
-    gateway_process,
-    reserved_port,
-    simulator_process,
-    stopped,
-)
+from tests.fakes.processes import Child, gateway_process, reserved_port, simulator_process, stopped
 from tests.fakes.prometheus import PROGRAM, prometheus
 
 if TYPE_CHECKING:

@@ -101,10 +101,7 @@ def copy_chain(url: str, first: UUID, count: int) -> tuple[UUID, ...]:
     """A chain of so many responses: the first one, and copies of it with its messages."""
     chained = [first, *(ids.new_uuid() for _ in range(count - 1))]
     copying.execute(
-        url,
-        (_MAKE, chained[1:], chained[:-1]),
-        (_COPY_RESPONSES, first),
-        (_COPY_MESSAGES, first),
+        url, (_MAKE, chained[1:], chained[:-1]), (_COPY_RESPONSES, first), (_COPY_MESSAGES, first)
     )
     return tuple(chained)
 

@@ -117,8 +117,7 @@ def test_random_bytes(body: bytes) -> None:
 @pytest.mark.slow
 @given(
     body=st.fixed_dictionaries(
-        {},
-        optional=dict.fromkeys(sorted(CHAT_PARAMETERS | COMPLETION_PARAMETERS), documents),
+        {}, optional=dict.fromkeys(sorted(CHAT_PARAMETERS | COMPLETION_PARAMETERS), documents)
     )
 )
 def test_any_json_under_the_names_of_parameters(body: dict[str, Any]) -> None:

@@ -10,13 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.constraints.output_rules import OutputRules, ToolRule
-from gateway.generation import (
-    FinishReason,
-    SegmentEnded,
-    SegmentKind,
-    SegmentStarted,
-    SegmentText,
-)
+from gateway.generation import FinishReason, SegmentEnded, SegmentKind, SegmentStarted, SegmentText
 from gateway.models.chat.call_syntax import Mark, Syntax
 from gateway.models.chat.chat_parser import ChatParser
 from gateway.models.chat.families import CALLS, REASONING
@@ -176,9 +170,7 @@ def assert_well_formed(events: Sequence[SegmentEvent], ids: Sequence[int]) -> No
 @pytest.mark.slow
 @given(st.data(), outputs(), st.sampled_from(EVERY_RULES))
 def test_the_place_depends_on_the_ids_alone(
-    data: st.DataObject,
-    output: tuple[Vocabulary, Syntax, list[int]],
-    rules: OutputRules,
+    data: st.DataObject, output: tuple[Vocabulary, Syntax, list[int]], rules: OutputRules
 ) -> None:
     known, syntax, ids = output
     whole = ChatParser(known, syntax, rules)

@@ -101,8 +101,7 @@ def said(one: Round) -> list[int]:
 
 def told(turn: list[int]) -> list[int]:
     return RENDERER.rerender(
-        [(turn, FinishReason.STOP)],
-        lambda: Parser(vocabulary(), TOOLS | HOSTED, hosted=HOSTED),
+        [(turn, FinishReason.STOP)], lambda: Parser(vocabulary(), TOOLS | HOSTED, hosted=HOSTED)
     )
 
 

@@ -17,13 +17,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 import gateway.models.harmony
-from gateway.generation import (
-    PYTHON_TOOL,
-    FinishReason,
-    SegmentEvent,
-    SegmentKind,
-    SegmentText,
-)
+from gateway.generation import PYTHON_TOOL, FinishReason, SegmentEvent, SegmentKind, SegmentText
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.recovery import Rule
 from gateway.models.harmony.tokenizer import NAMED_SPECIALS, VOCABULARY_SIZE, Detokenizer

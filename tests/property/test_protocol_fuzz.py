@@ -106,8 +106,7 @@ documents = st.recursive(
     max_leaves=15,
 )
 bodies = st.fixed_dictionaries(
-    {},
-    optional=dict.fromkeys(sorted(PARAMETERS), documents) | {"unknown": documents},
+    {}, optional=dict.fromkeys(sorted(PARAMETERS), documents) | {"unknown": documents}
 )
 
 

@@ -92,10 +92,7 @@ def histories(draw: st.DrawFn) -> list[ContextItem]:
     items = draw(plain_items | any_items | hosted_items | asked_items)
     made = [
         replace(
-            item,
-            item_id=f"msg_{at}",
-            parsed=None,
-            ids=None if item.approves else draw(some_ids),
+            item, item_id=f"msg_{at}", parsed=None, ids=None if item.approves else draw(some_ids)
         )
         for at, item in enumerate(items)
     ]

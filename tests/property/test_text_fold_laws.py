@@ -13,14 +13,7 @@ from hypothesis import strategies as st
 from gateway.constraints.output_rules import OutputRules
 from gateway.entries import Entry, Finished, Text, TurnEnded, TurnStarted, pack, unpack
 from gateway.eventlog.fold.fold import Fold
-from gateway.generation import (
-    IN_TOKEN,
-    UNTOLD,
-    FinishReason,
-    ReportedUsage,
-    TextLogprob,
-    TextToken,
-)
+from gateway.generation import IN_TOKEN, UNTOLD, FinishReason, ReportedUsage, TextLogprob, TextToken
 from gateway.models.chat.passthrough import FRAMING, TextParser
 from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, THOUGHT, ids_of
 from tests.fakes.event_grammar import check_stream

@@ -122,11 +122,7 @@ def _has_custom_call(chunk: Json) -> bool:
 def _call(item: Json) -> Json:
     kind = "function" if item["type"] == "function_call" else "custom"
     text = _SPELLED[kind]
-    return {
-        "id": item["call_id"],
-        "type": kind,
-        kind: {"name": item["name"], text: item[text]},
-    }
+    return {"id": item["call_id"], "type": kind, kind: {"name": item["name"], text: item[text]}}
 
 
 def _tool(tool: Json) -> Json:

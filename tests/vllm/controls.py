@@ -81,9 +81,7 @@ def _custom(name: str, **grammar: str) -> Json:
 
 LISTING = _custom("listing", syntax="lark", definition=_LISTING)
 PATCH = _custom(
-    "apply_patch",
-    syntax="lark",
-    definition=(_GRAMMARS / "codex_apply_patch.lark").read_text(),
+    "apply_patch", syntax="lark", definition=(_GRAMMARS / "codex_apply_patch.lark").read_text()
 )
 CODE = _custom("code", syntax="regex", definition="[A-Z]{3}-[0-9]{4}(, [a-zé]{1,5})?")
 _INPUTS = {

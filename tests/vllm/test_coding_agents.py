@@ -18,13 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1800)]
 
 BINARY: Final = ".bin/codex"
-SESSION: Final = (
-    "--strict-config",
-    "exec",
-    "--skip-git-repo-check",
-    "--sandbox",
-    "read-only",
-)
+SESSION: Final = ("--strict-config", "exec", "--skip-git-repo-check", "--sandbox", "read-only")
 """The commands of a small model are not to be trusted."""
 NO_ROOM: Final = "Codex ran out of room in the model's context window"
 """The only way to fail: the window of a small model is soon full."""

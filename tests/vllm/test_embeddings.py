@@ -50,9 +50,7 @@ async def client(
     """A client of a gateway in front of it."""
     assert server is not None
     settings = patient_settings(database_url_of_all, [vllm.url]).model_copy(
-        update={
-            "models": (Model(id=NAME, served_as=vllm.model, tasks=("embeddings", "rerank")),),
-        }
+        update={"models": (Model(id=NAME, served_as=vllm.model, tasks=("embeddings", "rerank")),)}
     )
     async with (
         running_gateway(settings) as running,

@@ -186,12 +186,7 @@ def check_extension(exchanges: Sequence[Exchange]) -> int:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("name", CHOICES)
 async def test_a_tool_that_has_to_be_called_is_run_and_its_result_goes_back(
-    hosted: httpx2.AsyncClient,
-    recorder: Recorder,
-    model: str,
-    server: str,
-    name: str,
-    stream: bool,
+    hosted: httpx2.AsyncClient, recorder: Recorder, model: str, server: str, name: str, stream: bool
 ) -> None:
     choice, kinds = CHOICES[name]
     body = body_of(model, server, choice)

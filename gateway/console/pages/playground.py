@@ -123,13 +123,7 @@ async def find_fork(call: Call, response_id: str, item: str) -> Fork:
             "Reveal the response on its page, with a reason, and fork it from there.",
             code="content_not_revealed",
         )
-    return Fork(
-        response_id,
-        index,
-        record["tenant"]["name"],
-        record["project_id"],
-        record["model"],
-    )
+    return Fork(response_id, index, record["tenant"]["name"], record["project_id"], record["model"])
 
 
 async def context_of(call: Call, fork: Fork) -> tuple[Json, list[Json]]:
@@ -228,8 +222,4 @@ PAGE: Final = Page(
     icon="playground",
     shortcut="p",
 )
-FILE_PAGE: Final = Page(
-    path=FILE,
-    permission="tenants.write",
-    view=file,
-)
+FILE_PAGE: Final = Page(path=FILE, permission="tenants.write", view=file)

@@ -139,8 +139,4 @@ CONVERSATION: Final = Page(
     permission="responses.read",
     view=view_conversation,
 )
-SEARCH: Final = Page(
-    path="/search",
-    permission="responses.read",
-    view=find_page,
-)
+SEARCH: Final = Page(path="/search", permission="responses.read", view=find_page)

@@ -184,8 +184,4 @@ PAGE: Final = Page(
     icon="usage",
     shortcut="u",
 )
-CSV: Final = Page(
-    path=f"{PATH}.csv",
-    permission="ledger.read",
-    view=download,
-)
+CSV: Final = Page(path=f"{PATH}.csv", permission="ledger.read", view=download)

@@ -224,12 +224,7 @@ class Builder:
         self._require_open()
         index = len(self.output)
         item_id = ids.output_item_id(ids.HOSTED_PREFIXES[LISTING_ITEM], self._head.uuid, index)
-        item = {
-            "id": item_id,
-            "type": LISTING_ITEM,
-            "server_label": label,
-            "tools": tools,
-        }
+        item = {"id": item_id, "type": LISTING_ITEM, "server_label": label, "tools": tools}
         place = {"item_id": item_id, "output_index": index}
         begun = {**item, "tools": []}
         if error is not None:  # clients that check what they are sent know no null here

@@ -121,11 +121,7 @@ class Fold:
         self.rules = self.hosted.rules if head.grants else rules
         """Rules after the last result."""
         self.shown = Builder(
-            head,
-            rules,
-            self._seal_item if seal else None,
-            self.hosted.pages,
-            self.hosted.files,
+            head, rules, self._seal_item if seal else None, self.hosted.pages, self.hosted.files
         )
         self._approved = head.grants.approved if head.grants else None
         self._call_ids: tuple[int, ...] | None = ()

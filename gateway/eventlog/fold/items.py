@@ -112,12 +112,7 @@ class OpenItem:
         data = self._delta % (sequence_number, encoded)
         if logprobs is None:
             return Event(
-                self.envelope.delta,
-                sequence_number,
-                data,
-                len(text),
-                encoded,
-                self.hosted_before,
+                self.envelope.delta, sequence_number, data, len(text), encoded, self.hosted_before
             )
         self._logprobs += logprobs
         self._spelled_bytes += sum(len(entry["bytes"]) for entry in logprobs)

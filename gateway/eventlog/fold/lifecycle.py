@@ -260,33 +260,19 @@ ENVELOPES: Final[Mapping[SegmentKind, Envelope]] = {
         "reasoning", ids.REASONING_PREFIX, "reasoning_text", "response.reasoning_text"
     ),
     SegmentKind.COMMENTARY: _message_envelope(
-        "message",
-        ids.MESSAGE_PREFIX,
-        "output_text",
-        "response.output_text",
-        phase="commentary",
+        "message", ids.MESSAGE_PREFIX, "output_text", "response.output_text", phase="commentary"
     ),
     SegmentKind.FINAL: _message_envelope(
-        "message",
-        ids.MESSAGE_PREFIX,
-        "output_text",
-        "response.output_text",
-        phase="final_answer",
+        "message", ids.MESSAGE_PREFIX, "output_text", "response.output_text", phase="final_answer"
     ),
     SegmentKind.REFUSAL: _message_envelope(
         "message", ids.MESSAGE_PREFIX, "refusal", "response.refusal", phase="final_answer"
     ),
     SegmentKind.FUNCTION_CALL: _call_envelope(
-        "function_call",
-        ids.FUNCTION_CALL_PREFIX,
-        "arguments",
-        "response.function_call_arguments",
+        "function_call", ids.FUNCTION_CALL_PREFIX, "arguments", "response.function_call_arguments"
     ),
     SegmentKind.CUSTOM_CALL: _call_envelope(
-        "custom_tool_call",
-        ids.CUSTOM_CALL_PREFIX,
-        "input",
-        "response.custom_tool_call_input",
+        "custom_tool_call", ids.CUSTOM_CALL_PREFIX, "input", "response.custom_tool_call_input"
     ),
     SegmentKind.LOCAL_SHELL_CALL: _whole("local_shell_call", ids.LOCAL_SHELL_CALL_PREFIX),
     SegmentKind.SHELL_CALL: _whole("shell_call", ids.SHELL_CALL_PREFIX),

@@ -180,11 +180,7 @@ class _Callable:
 
 class _Turn:
     def __init__(
-        self,
-        rules: OutputRules,
-        options: GrammarOptions,
-        vocabulary: Vocabulary,
-        syntax: Syntax,
+        self, rules: OutputRules, options: GrammarOptions, vocabulary: Vocabulary, syntax: Syntax
     ) -> None:
         allowed = () if rules.calls == "none" or syntax.calls is None else sorted(rules.allowed)
         self._rules = rules

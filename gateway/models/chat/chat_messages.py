@@ -50,11 +50,7 @@ if TYPE_CHECKING:
     from gateway.constraints.output_rules import AnswerFormat
     from gateway.models.format import Builtins, RenderOptions
     from gateway.protocol.context_item import ContextItem
-    from gateway.protocol.items import (
-        AnyHostedItem,
-        ContentPart,
-        Item,
-    )
+    from gateway.protocol.items import AnyHostedItem, ContentPart, Item
 
 _SEARCH, _OPEN, _FIND = map(offered_name, BROWSER_TOOLS)
 _CITE: Final = (
@@ -364,10 +360,7 @@ def object_of(name: str, arguments: str) -> str:
 
 
 def chat_conversation(
-    items: Sequence[ContextItem],
-    options: RenderOptions,
-    habits: Habits,
-    see: Look | None = None,
+    items: Sequence[ContextItem], options: RenderOptions, habits: Habits, see: Look | None = None
 ) -> ChatConversation:
     leading = leading_instructions(items)
     made = ChatConversation(habits, see)

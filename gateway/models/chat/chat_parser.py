@@ -187,12 +187,7 @@ class ChatParser:
     )  # fmt: skip
 
     def __init__(
-        self,
-        vocabulary: Vocabulary,
-        syntax: Syntax,
-        rules: OutputRules,
-        *,
-        trace: bool = False,
+        self, vocabulary: Vocabulary, syntax: Syntax, rules: OutputRules, *, trace: bool = False
     ) -> None:
         self.recoveries: dict[str, int] = {}
         self.reasoning_tokens = 0

@@ -64,8 +64,7 @@ _FUNCTION: Final = {
 }
 _TOOLS: Final = [{"type": "function", "function": _FUNCTION}]
 RULES: Final = OutputRules(
-    tools={_TOOL: ToolRule(_TOOL, SegmentKind.FUNCTION_CALL, _TOOL)},
-    allowed=frozenset({_TOOL}),
+    tools={_TOOL: ToolRule(_TOOL, SegmentKind.FUNCTION_CALL, _TOOL)}, allowed=frozenset({_TOOL})
 )
 
 

@@ -339,10 +339,7 @@ def assistant_line(text: str, calls: Sequence[dict[str, Any]]) -> array[int]:
 
 
 def _tool_call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
-    function = {
-        "name": offered_name(name),
-        "arguments": object_of(name, arguments or NO_ARGUMENTS),
-    }
+    function = {"name": offered_name(name), "arguments": object_of(name, arguments or NO_ARGUMENTS)}
     return {"id": call_id_of(call_id), "type": "function", "function": function}
 
 

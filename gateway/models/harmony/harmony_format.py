@@ -69,13 +69,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from gateway.constraints.output_rules import OutputRules
-    from gateway.generation import (
-        Constraint,
-        FinishReason,
-        ParserPosition,
-        Prompt,
-        TokenParser,
-    )
+    from gateway.generation import Constraint, FinishReason, ParserPosition, Prompt, TokenParser
     from gateway.models.format import FormatOptions, GrammarOptions, TokenPart, Turn
 
 

@@ -62,13 +62,7 @@ from gateway.models.history import (
     shown_items,
 )
 from gateway.protocol.call_items import call_of, hosted_exchange, output_text
-from gateway.protocol.items import (
-    CallItem,
-    HostedItem,
-    Message,
-    OutputItem,
-    Reasoning,
-)
+from gateway.protocol.items import CallItem, HostedItem, Message, OutputItem, Reasoning
 from gateway.protocol.tool_types import FUNCTION_NAME
 
 if TYPE_CHECKING:

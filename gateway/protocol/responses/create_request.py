@@ -39,11 +39,7 @@ from gateway.protocol.documented import (
     literal_values,
 )
 from gateway.protocol.hosted_tools import NO_FAMILIES
-from gateway.protocol.items import (
-    CompactionTrigger,
-    ItemReference,
-    McpApprovalResponse,
-)
+from gateway.protocol.items import CompactionTrigger, ItemReference, McpApprovalResponse
 from gateway.protocol.json_body import parse_object
 from gateway.protocol.parameters import (
     RESPONSE_ID_CHARS_MAX,

@@ -74,11 +74,7 @@ if TYPE_CHECKING:
 _Hosted = TypeVar("_Hosted", bound="AnyHostedItem")
 
 INCLUDED: Final = frozenset(
-    {
-        "web_search_call.action.sources",
-        "web_search_call.results",
-        "code_interpreter_call.outputs",
-    }
+    {"web_search_call.action.sources", "web_search_call.results", "code_interpreter_call.outputs"}
 )
 _COUNTRY_CHARS: Final = 2
 _OF_NOBODY: Final = frozenset({"item_reference", "compaction_trigger"})

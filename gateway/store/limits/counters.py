@@ -256,10 +256,7 @@ async def read(database: Database, replica: str, tenant_id: UUID, terms: Terms) 
 
 
 async def resize(
-    database: Database,
-    tenant_id: TenantId,
-    before: Mapping[str, Limit],
-    limits: Collection[Limit],
+    database: Database, tenant_id: TenantId, before: Mapping[str, Limit], limits: Collection[Limit]
 ) -> None:
     """Adjust buckets to limits that were just set; `before` has the old ones.
 

@@ -198,8 +198,7 @@ def _isolation() -> Iterator[Requirement]:
 def _access() -> Iterator[Requirement]:
     for role, tables in GRANTS.items():
         yield Requirement(
-            privilege_text(role, "USAGE", "the schema"),
-            (_LET_INTO_SCHEMA.format(role=role),),
+            privilege_text(role, "USAGE", "the schema"), (_LET_INTO_SCHEMA.format(role=role),)
         )
         for table, privileges in tables.items():
             for privilege in _PRIVILEGE.finditer(privileges):

@@ -124,9 +124,7 @@ usage_minutes: Final = table(
     *_summed_by(),
     *_sums(),
     lifetime=Lifetime(
-        expires="ledger.minutes_s",
-        stays=_BILLED,
-        expired=(older_than("at", ":minutes_s"),),
+        expires="ledger.minutes_s", stays=_BILLED, expired=(older_than("at", ":minutes_s"),)
     ),
     access=Access(app="SELECT", runs=EVERYTHING, of_runs=True),
     not_exported=DERIVED,

@@ -215,9 +215,7 @@ flushes: Final = table(
     bytea("members", Kept.ID, packed=False),
     bytea("entries", Kept.LOG, packed=False),
     lifetime=Lifetime(
-        deleted="its response",
-        erased="with the response",
-        expires="a minute after their process",
+        deleted="its response", erased="with the response", expires="a minute after their process"
     ),
     access=Access(app="SELECT, UPDATE", runs=EVERYTHING, of_runs=True),
     not_exported="on their way into events",

@@ -219,12 +219,7 @@ async def opened(
 
 
 async def list_containers(
-    database: Database,
-    tenant_id: TenantId,
-    page: PageParams,
-    *,
-    name: str | None,
-    now: datetime,
+    database: Database, tenant_id: TenantId, page: PageParams, *, name: str | None, now: datetime
 ) -> Page[ContainerRow]:
     wanted: dict[str, Any] = {"tenant": tenant_id, "now": now, "names": None}
     async with database.transaction(tenant_id) as connection:

@@ -153,12 +153,7 @@ async def put(
 
 
 async def copy(
-    database: Database,
-    tenant_id: TenantId,
-    row: FileRow,
-    *,
-    copied: UUID,
-    bounds: FileBounds,
+    database: Database, tenant_id: TenantId, row: FileRow, *, copied: UUID, bounds: FileBounds
 ) -> FileRow | None:
     """Store a file as `put` does, with the bytes of another one.
 

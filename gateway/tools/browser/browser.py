@@ -121,12 +121,7 @@ class NotThere(Exception):
 
 class Browser:
     def __init__(
-        self,
-        pages: Sequence[ShownPage],
-        *,
-        web: Web,
-        store: PageStore,
-        options: BrowserOptions,
+        self, pages: Sequence[ShownPage], *, web: Web, store: PageStore, options: BrowserOptions
     ) -> None:
         self._pages = {page.cursor: page for page in pages}
         self._next = 1 + max(self._pages, default=-1)
@@ -493,11 +488,7 @@ class BrowserSession(ToolSession):
         return ToolStart(repeatable=True, shown={"action": action})
 
     @override
-    async def run(
-        self,
-        call: ToolCall,
-        on_handle: Callable[[bytes], None],
-    ) -> ToolResult:
+    async def run(self, call: ToolCall, on_handle: Callable[[bytes], None]) -> ToolResult:
         # Failures are shown to the model.
         shown = await self._browser(call).call(_function(call), call.arguments)
         if shown.page is not None:

@@ -391,11 +391,7 @@ def _digest(name: str, description: str, parameters: Mapping[str, Any]) -> str:
 def _tool_body(made: McpTool, tool: ServerTool) -> dict[str, Any]:
     # Absent fields are left out, for clients that accept no null there.
     annotations = _clean(dict(tool.annotations), 1)
-    shown = {
-        "name": made.name,
-        "input_schema": made.parameters,
-        "description": made.description,
-    }
+    shown = {"name": made.name, "input_schema": made.parameters, "description": made.description}
     return shown | ({"annotations": annotations} if annotations else {})
 
 

@@ -268,8 +268,4 @@ def call_meta(response: UUID, ordinal: int, timeout_s: float) -> dict[str, Any]:
     key = hashlib.sha256(response.bytes + ordinal.to_bytes(4, "big")).hexdigest()
     span = CURRENT.get()
     trace = f"00-{response.hex}-{key[:16]}-01" if span is None else span.headers["traceparent"]
-    return {
-        IDEMPOTENCY_KEY: key,
-        DEADLINE: round(time.time() + timeout_s, 3),
-        "traceparent": trace,
-    }
+    return {IDEMPOTENCY_KEY: key, DEADLINE: round(time.time() + timeout_s, 3), "traceparent": trace}

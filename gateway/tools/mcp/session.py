@@ -342,10 +342,7 @@ class McpSession:
         from mcp import Client
         from mcp.types import Implementation
 
-        async with (
-            self._connect(transport) as http,
-            asyncio.timeout_at(deadline) as connecting,
-        ):
+        async with self._connect(transport) as http, asyncio.timeout_at(deadline) as connecting:
             watch(http)
             check = MessageCheck()
             client = Client(

@@ -114,10 +114,7 @@ class MontyContainer(Container):
         room = max(0, self._data_max - await asyncio.to_thread(self._used_bytes))
         try:
             with self._library.MountDir(
-                host_path=self._folder,
-                virtual_path=DATA,
-                mode="read-write",
-                write_bytes_limit=room,
+                host_path=self._folder, virtual_path=DATA, mode="read-write", write_bytes_limit=room
             ) as mount:
                 value = await self._session.feed_run(
                     code, mount=mount, cwd=DATA, print_callback=printed

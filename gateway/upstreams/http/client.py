@@ -84,8 +84,7 @@ class HttptoolsTransport(httpx2.AsyncBaseTransport):
     @override
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         answer = await self.origin(request.url).deliver(
-            await _encode(request),
-            timeouts=request.extensions.get("timeout", {}),
+            await _encode(request), timeouts=request.extensions.get("timeout", {})
         )
         return httpx2.Response(
             answer.status,
@@ -171,11 +170,7 @@ class OriginPool:
         self._closed = False
 
     async def deliver(
-        self,
-        message: bytes,
-        *,
-        timeouts: HttpTimeouts,
-        listener: AnswerListener | None = None,
+        self, message: bytes, *, timeouts: HttpTimeouts, listener: AnswerListener | None = None
     ) -> HttpAnswer:
         """Send a whole request and return its answer. Raises `TransportError`.
 
@@ -323,10 +318,7 @@ class ResponseBody(httpx2.AsyncByteStream):
     """Body as it arrives: one item is all that came since the last one."""
 
     def __init__(
-        self,
-        connection: Connection,
-        timeouts: HttpTimeouts,
-        release: Callable[[Connection], None],
+        self, connection: Connection, timeouts: HttpTimeouts, release: Callable[[Connection], None]
     ) -> None:
         self.connection = connection
         self.timeouts = timeouts

@@ -201,11 +201,7 @@ _PARAMETERS = rules(
         "Validation order",
         "Of several mistakes one is reported: what is missing, unknown, ill-typed, then senseless.",
     ),
-    (
-        "control.strict-function",
-        "tools",
-        "The arguments of a strict function satisfy its schema.",
-    ),
+    ("control.strict-function", "tools", "The arguments of a strict function satisfy its schema."),
     (
         "control.json-schema",
         "text",
@@ -301,11 +297,7 @@ REQUESTS = rules(
         "Common",
         "Booleans in a query are the words true and false; 1 is refused.",
     ),
-    (
-        "http.beta-is-ignored",
-        "0.1",
-        "The query beta=true changes nothing.",
-    ),
+    ("http.beta-is-ignored", "0.1", "The query beta=true changes nothing."),
     (
         "http.ids",
         "0.3",

@@ -114,11 +114,7 @@ _STATUSES = rules(
     ("error.client-gone", "499", "A client that has left is answered nothing, and logged."),
     ("error.server", "500", "A defect is a server_error that shows nothing of the inside."),
     ("error.overloaded", "502/503/504", "Without a backend the client is told when to try again."),
-    (
-        "error.param-paths",
-        "param",
-        "A parameter is named by its path, with dots and brackets.",
-    ),
+    ("error.param-paths", "param", "A parameter is named by its path, with dots and brackets."),
 )
 _RETRIES = rules(
     "5.3",
@@ -127,11 +123,7 @@ _RETRIES = rules(
         "Retries on",
         "What repeating helps with has a status that SDKs repeat, and nothing else has.",
     ),
-    (
-        "retry.should-retry",
-        "x-should-retry",
-        "What SDKs would repeat in vain tells them not to.",
-    ),
+    ("retry.should-retry", "x-should-retry", "What SDKs would repeat in vain tells them not to."),
     ("retry.delay", "Delay", "The delay is in seconds, from 1 to 120."),
     ("retry.classes", "Status→class", "SDKs raise the class, code and param of the refusal."),
     (

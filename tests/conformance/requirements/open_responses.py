@@ -175,11 +175,7 @@ _CASES = rules(
         "image-input",
         "A message with an image is answered, though the model reads only text.",
     ),
-    (
-        "open-responses.multi-turn",
-        "multi-turn",
-        "A conversation in the input is remembered.",
-    ),
+    ("open-responses.multi-turn", "multi-turn", "A conversation in the input is remembered."),
     (
         "open-responses.compact-response",
         "compact-response",

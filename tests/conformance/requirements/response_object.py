@@ -56,19 +56,11 @@ _FIELDS = rules(
         "reasoning",
         "Effort and summary are both there; the effort is the one that the model was told.",
     ),
-    (
-        "response.safety-identifier",
-        "safety_identifier",
-        "The identifier is echoed, or null.",
-    ),
+    ("response.safety-identifier", "safety_identifier", "The identifier is echoed, or null."),
     ("response.service-tier", "service_tier", "The tier is a string, never null."),
     ("response.store", "store", "Whether it is stored is a boolean."),
     ("response.sampling", "temperature, top_p", "Both are numbers, never null."),
-    (
-        "response.penalties",
-        "presence_penalty, frequency_penalty",
-        "Both are numbers, never null.",
-    ),
+    ("response.penalties", "presence_penalty, frequency_penalty", "Both are numbers, never null."),
     ("response.text", "text", "The format of the text is always there, the schema in full."),
     ("response.tool-choice", "tool_choice", "The choice is echoed in a documented form."),
     (
@@ -91,17 +83,9 @@ _FIELDS = rules(
         "Usage has both kinds of details, with cached, cache-written and reasoning tokens.",
     ),
     ("usage.adds-up", "usage", "The total is that of input and output."),
-    (
-        "usage.reasoning",
-        "usage",
-        "Reasoning tokens are those of the analysis channel alone.",
-    ),
+    ("usage.reasoning", "usage", "Reasoning tokens are those of the analysis channel alone."),
     ("usage.sum-of-turns", "usage", "The usage of several turns of sampling is their sum."),
-    (
-        "usage.exact",
-        "usage",
-        "Tokens are counted as ids: what went in, and what came out.",
-    ),
+    ("usage.exact", "usage", "Tokens are counted as ids: what went in, and what came out."),
     (
         "background.same-as-foreground",
         "every field",
@@ -120,11 +104,7 @@ _STATUSES = rules(
         "Status machine",
         "What is not in the background begins in progress.",
     ),
-    (
-        "status.queued",
-        "queued",
-        "What is queued has no output, no error and no details.",
-    ),
+    ("status.queued", "queued", "What is queued has no output, no error and no details."),
     ("status.in-progress", "in_progress", "What is in progress shows what there is so far."),
     ("status.completed", "completed", "What is completed says when, and nothing of a failure."),
     ("status.failed", "failed", "What failed says why, and keeps what it had said."),
@@ -139,11 +119,7 @@ _STATUSES = rules(
         "Ending on function calls",
         "A response that ends with a call is completed.",
     ),
-    (
-        "status.shutdown",
-        "Host shutdown",
-        "A foreground response whose process died has failed.",
-    ),
+    ("status.shutdown", "Host shutdown", "A foreground response whose process died has failed."),
     (
         "replicas.drain",
         "Host shutdown",

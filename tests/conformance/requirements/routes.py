@@ -23,11 +23,7 @@ RETRIEVAL = rules(
         "replay: needs background and stream",
         "What was not created with background and stream cannot be streamed again.",
     ),
-    (
-        "replay.unstored",
-        "replay: store false",
-        "The stream of what is not stored is a 404.",
-    ),
+    ("replay.unstored", "replay: store false", "The stream of what is not stored is a 404."),
     (
         "replay.byte-identical",
         "replay: events after starting_after",
@@ -88,11 +84,7 @@ DELETION = rules(
 CANCELLATION = rules(
     "1.6",
     ("cancel.empty-body", "Empty body", "A cancellation needs no body, whatever its type says."),
-    (
-        "cancel.queued",
-        "queued",
-        "A queued background response is cancelled before it begins.",
-    ),
+    ("cancel.queued", "queued", "A queued background response is cancelled before it begins."),
     (
         "cancel.running",
         "in_progress",
@@ -121,11 +113,7 @@ CANCELLATION = rules(
         "races a completion",
         "Whichever end is stored first stays: a cancellation, or a completion.",
     ),
-    (
-        "replicas.cancel",
-        "in_progress",
-        "Any replica cancels what another generates.",
-    ),
+    ("replicas.cancel", "in_progress", "Any replica cancels what another generates."),
 )
 INPUT_ITEMS = rules(
     "1.7",

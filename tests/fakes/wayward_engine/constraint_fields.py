@@ -11,12 +11,7 @@ from llguidance import LLMatcher
 
 from gateway.simulator.completion_wire import SimulatedError, bad_request
 from tests.fakes.wayward_engine.engine_errors import StreamedError
-from tests.fakes.wayward_engine.lark_grammars import (
-    BadGrammar,
-    BadTag,
-    lark_of_ebnf,
-    lark_of_tag,
-)
+from tests.fakes.wayward_engine.lark_grammars import BadGrammar, BadTag, lark_of_ebnf, lark_of_tag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -69,12 +69,7 @@ class Walk:
     """One way through a grammar. `said[i]` stands for `draft[places[i]]`, or was put in before."""
 
     def __init__(
-        self,
-        guide: Guide,
-        before: list[int],
-        *,
-        literals: list[list[int]],
-        vocabulary: Vocabulary,
+        self, guide: Guide, before: list[int], *, literals: list[list[int]], vocabulary: Vocabulary
     ) -> None:
         self._guide = guide
         self._literals = literals

@@ -19,12 +19,7 @@ from gateway.simulator.simulated_server import (
     head_of,
     read_request,
 )
-from tests.fakes.wayward_engine.engine_errors import (
-    ENGINE_DEAD,
-    StreamedError,
-    event_of,
-    injected,
-)
+from tests.fakes.wayward_engine.engine_errors import ENGINE_DEAD, StreamedError, event_of, injected
 from tests.fakes.wayward_engine.generate_endpoint import GenerateWriter
 
 if TYPE_CHECKING:

@@ -44,11 +44,7 @@ async def own_database_url(postgres: PostgresServer, template: str) -> AsyncIter
 async def backends() -> AsyncIterator[Backends]:
     """Two simulated backends, `b0` and `b1`."""
     one, two = (create_simulator(WaywardOptions(name=name)) for name in ("b0", "b1"))
-    async with (
-        serving(one) as first,
-        serving(two) as second,
-        http_client() as client,
-    ):
+    async with serving(one) as first, serving(two) as second, http_client() as client:
         yield Backends((first, second), client)
 
 

@@ -158,9 +158,7 @@ async def test_silence_is_broken_by_events_that_clients_count(
     shared_database_url: str, backends: Backends
 ) -> None:
     settings = gateway_settings(
-        shared_database_url,
-        backends.urls,
-        stream={"keepalive_event_s": 0.01, "start_grace_s": 0},
+        shared_database_url, backends.urls, stream={"keepalive_event_s": 0.01, "start_grace_s": 0}
     )
     async with (
         running_gateway(settings) as quick,

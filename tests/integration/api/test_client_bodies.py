@@ -79,8 +79,7 @@ async def test_a_response_can_be_sent_back_as_input_unchanged(client: httpx2.Asy
     output = {"type": "function_call_output", "call_id": call["call_id"], "output": "done"}
     extra = [{**item, "unknown": {"kept": "no"}} for item in first["output"]]
     answer = await client.post(
-        "/v1/responses",
-        json={"model": MODEL, "input": [*extra, output], "tools": tools},
+        "/v1/responses", json={"model": MODEL, "input": [*extra, output], "tools": tools}
     )
     assert answer.status_code == 200, answer.text
     assert texts(answer.json())

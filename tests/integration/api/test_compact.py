@@ -164,10 +164,7 @@ async def test_a_chain_is_compacted_with_its_instructions_and_its_tools(
 
 
 async def test_every_summary_is_billed_once(
-    gateway: RunningGateway,
-    settings: Settings,
-    postgres: PostgresServer,
-    shared_database_url: str,
+    gateway: RunningGateway, settings: Settings, postgres: PostgresServer, shared_database_url: str
 ) -> None:
     key = await new_key(settings, "summarised")
     async with http_client(gateway.url, headers={"authorization": f"Bearer {key}"}) as client:

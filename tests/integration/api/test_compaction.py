@@ -175,10 +175,7 @@ async def test_nothing_is_compacted_in_vain(client: httpx2.AsyncClient, backends
     for response in (only_users, short):
         assert [item["type"] for item in response["output"]] == ["reasoning", "message"]
     once = await create(
-        client,
-        input="Hm",
-        previous_response_id=only_users["id"],
-        context_management=MANAGED,
+        client, input="Hm", previous_response_id=only_users["id"], context_management=MANAGED
     )
     again = await create(
         client, input="Hm", previous_response_id=once["id"], context_management=MANAGED
@@ -298,9 +295,7 @@ async def test_a_compaction_that_is_there_already_adds_nothing(
 ) -> None:
     compacted = await create(client, input=[user("hi"), TRIGGER])
     chained = await create(
-        client,
-        input=[*compacted["output"], user("Go on")],
-        previous_response_id=compacted["id"],
+        client, input=[*compacted["output"], user("Go on")], previous_response_id=compacted["id"]
     )
     (prompt,) = await prompts(backends, chained)
     assert prompt.count(INTRODUCTION) == 1

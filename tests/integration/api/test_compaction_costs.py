@@ -76,10 +76,7 @@ async def begun(client: httpx2.AsyncClient) -> str:
 
 @pytest.mark.slow
 async def test_of_turns_that_race_all_summaries_are_billed(
-    payer: httpx2.AsyncClient,
-    second: httpx2.AsyncClient,
-    backends: Backends,
-    bill: Bill,
+    payer: httpx2.AsyncClient, second: httpx2.AsyncClient, backends: Backends, bill: Bill
 ) -> None:
     before = len(await summary_requests(backends))
     conversation = await begun(payer)
@@ -160,10 +157,7 @@ WHERE datname = current_database() AND wait_event_type = 'Lock'
 
 
 async def test_a_summary_is_billed_once_though_its_client_leaves_while_the_response_is_accepted(
-    gateway: RunningGateway,
-    settings: Settings,
-    postgres: PostgresServer,
-    shared_database_url: str,
+    gateway: RunningGateway, settings: Settings, postgres: PostgresServer, shared_database_url: str
 ) -> None:
     key = await new_key(settings, "leaver", {"on_disconnect": "continue"})
     history = [user("Hello"), {"role": "assistant", "content": "Hi."}, TRIGGER]

@@ -88,10 +88,7 @@ async def test_a_tool_loop_may_send_all_of_it_back(
     assert "65F" in texts(second)[-1]
     all_of_it = [copy, output_of(call), *second["output"], AGAIN]
     body = {"input": all_of_it, **after(second)}
-    counted = await client.post(
-        "/v1/responses/input_tokens",
-        json={"model": MODEL, **body},
-    )
+    counted = await client.post("/v1/responses/input_tokens", json={"model": MODEL, **body})
     alone = await create(client, input=[AGAIN], store=False, **after(second))
     third = await create(client, **body)
     assert await prompt_of(backends, third) == await prompt_of(backends, alone)

@@ -71,8 +71,7 @@ async def test_unstored_responses_cannot_be_found(client: httpx2.AsyncClient) ->
     assert response["store"] is False
     assert (await client.get(f"/v1/responses/{response['id']}")).status_code == 404
     answer = await client.post(
-        "/v1/responses",
-        json={"model": MODEL, "input": "x", "previous_response_id": response["id"]},
+        "/v1/responses", json={"model": MODEL, "input": "x", "previous_response_id": response["id"]}
     )
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "previous_response_not_found"

@@ -40,12 +40,7 @@ if TYPE_CHECKING:
     from tests.fakes.observation import Backends
 
 Json = dict[str, Any]
-SMALL = Python(
-    enabled=True,
-    engine="monty",
-    file_bytes_max=3 << 20,
-    tenant_containers_max=30,
-)
+SMALL = Python(enabled=True, engine="monty", file_bytes_max=3 << 20, tenant_containers_max=30)
 UNKNOWN = "0" * 32
 
 

@@ -113,10 +113,7 @@ class Talk:
         """The prompts of the next request, which brings these items or else the outputs."""
         self._history += [*(items or answered(self._loose))]
         self._loose = await self._where.post(
-            input=self._history,
-            store=False,
-            include=["reasoning.encrypted_content"],
-            **self._body,
+            input=self._history, store=False, include=["reasoning.encrypted_content"], **self._body
         )
         self._stored = await self._where.post(
             input=[*(items or answered(self._stored))],

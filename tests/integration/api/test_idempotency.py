@@ -10,15 +10,7 @@ import pytest
 
 from tests.fakes.stream import parse_stream, texts
 from tests.integration.api.bodies import MODEL
-from tests.integration.api.following import (
-    created,
-    ended,
-    id_in,
-    is_delta,
-    listed,
-    resumed,
-    taken,
-)
+from tests.integration.api.following import created, ended, id_in, is_delta, listed, resumed, taken
 
 if TYPE_CHECKING:
     import httpx2
@@ -79,10 +71,7 @@ async def test_a_repeated_stream_begins_at_the_first_event(
 @pytest.mark.requirement("idempotency.running")
 @pytest.mark.parametrize("background", [False, True])
 async def test_a_repeat_follows_what_still_runs(
-    client: httpx2.AsyncClient,
-    second: httpx2.AsyncClient,
-    key: dict[str, str],
-    background: bool,
+    client: httpx2.AsyncClient, second: httpx2.AsyncClient, key: dict[str, str], background: bool
 ) -> None:
     cut_off = await taken(created(client, key, input=SLOW, background=background), is_delta)
     again = await listed(created(second, key, input=SLOW, background=background))

@@ -355,9 +355,7 @@ async def test_a_raised_limit_gives_the_difference_and_a_new_one_all_of_it(
 
 
 @pytest.mark.slow
-async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(
-    limited: Limited,
-) -> None:
+async def test_who_hangs_up_is_charged_what_came_and_gives_the_place_back(limited: Limited) -> None:
     await limited.set("tokens", A_DAY)
     await limited.set("responses", 1, 0)
     body = {"model": MODEL, "stream": True, "store": False}

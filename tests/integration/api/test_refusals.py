@@ -22,11 +22,7 @@ if TYPE_CHECKING:
     [
         ({"input": "x", "temperature": "hot"}, "invalid_type", "temperature"),
         ({"input": "x", "max_output_tokens": 5}, "integer_below_min_value", "max_output_tokens"),
-        (
-            {"input": "x", "background": True, "store": False},
-            "unsupported_parameter",
-            "background",
-        ),
+        ({"input": "x", "background": True, "store": False}, "unsupported_parameter", "background"),
         (
             {"input": "x", "text": {"format": {"type": "json_schema", "name": "n"}}},
             "missing_required_parameter",
@@ -83,8 +79,7 @@ async def test_truncation_leaves_out_the_oldest_turns(
 
 @pytest.mark.requirement("header.authorization")
 @pytest.mark.parametrize(
-    "headers",
-    [{}, {"authorization": "Bearer sk-wrong"}, {"authorization": "Basic abc"}],
+    "headers", [{}, {"authorization": "Bearer sk-wrong"}, {"authorization": "Basic abc"}]
 )
 async def test_every_route_but_the_public_ones_needs_a_key(
     gateway: RunningGateway, headers: dict[str, str]

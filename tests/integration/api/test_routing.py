@@ -32,11 +32,7 @@ async def gateways(own_database_url: str) -> AsyncIterator[tuple[RunningGateway,
     """Two replicas, and two backends that nobody else asks, and that are never in doubt."""
     one, two = (create_simulator(WaywardOptions(name=name)) for name in ("b0", "b1"))
     async with serving(one) as first, serving(two) as second:
-        settings = gateway_settings(
-            own_database_url,
-            (first, second),
-            models=[{"id": MODEL}],
-        )
+        settings = gateway_settings(own_database_url, (first, second), models=[{"id": MODEL}])
         with (
             bounds("foundation.ProbeSchedule", health_timeout_s=60.0),
             bounds("foundation.RoutingPolicy", exchange_interval_s=EXCHANGE_INTERVAL_S),

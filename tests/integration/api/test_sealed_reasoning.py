@@ -35,10 +35,7 @@ TOOLS: list[Json] = [
     },
     {"type": "custom", "name": "say", "description": "Says it aloud."},
 ]
-OUTPUTS = {
-    "function_call": "function_call_output",
-    "custom_tool_call": "custom_tool_call_output",
-}
+OUTPUTS = {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}
 
 
 @pytest.fixture(scope="module")

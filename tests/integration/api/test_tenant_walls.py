@@ -17,11 +17,7 @@ if TYPE_CHECKING:
 CANARY = "canary-6f1c"
 ENDLESS = f"[[sim tokens_per_s=100 tokens=100000 think=none]] {CANARY}"
 BRIEF = f"[[sim think=2 say=ok]] {CANARY}"
-MARKED: dict[str, Any] = {
-    "metadata": {CANARY: CANARY},
-    "user": CANARY,
-    "instructions": CANARY,
-}
+MARKED: dict[str, Any] = {"metadata": {CANARY: CANARY}, "user": CANARY, "instructions": CANARY}
 UNKNOWN = "resp_" + "0" * 32
 USES = [
     ("GET", ""),

@@ -321,9 +321,7 @@ async def test_a_proxy_that_cuts_streams_off_is_found(monkeypatch: pytest.Monkey
         assert (finding.ok, "--key" in finding.remedy) == (False, True)
 
 
-async def test_an_address_of_a_proxy_that_is_none_is_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_an_address_of_a_proxy_that_is_none_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GATEWAY_ADMIN__HOST", "0.0.0.0")
     monkeypatch.setenv("GATEWAY_ADMIN__PORT", "9")
     for through in ("http://[x", "http://::1:80", "", "gateway.example"):

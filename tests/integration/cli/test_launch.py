@@ -213,11 +213,7 @@ async def test_the_environment_wins_over_the_demo(
 
 @pytest.mark.parametrize(
     ("asked", "chosen"),
-    [
-        ("gpt-oss-120b", "gpt-oss-120b"),
-        ("small", "small"),
-        ("openai/gpt-oss-20b", "gpt-oss-20b"),
-    ],
+    [("gpt-oss-120b", "gpt-oss-120b"), ("small", "small"), ("openai/gpt-oss-20b", "gpt-oss-20b")],
 )
 async def test_a_model_may_be_asked_for_by_any_of_its_names(
     gateway: RunningGateway, data_dir: Path, asked: str, chosen: str

@@ -22,12 +22,7 @@ from gateway.telemetry.logs import configure_logging, outlet
 from gateway.wiring.membership import backends
 from tests.fakes.gateway import gateway_settings, new_key
 from tests.fakes.http_client import http_client
-from tests.fakes.processes import (
-    gateway_process,
-    module_process,
-    reserved_port,
-    simulator_process,
-)
+from tests.fakes.processes import gateway_process, module_process, reserved_port, simulator_process
 from tests.fakes.stream import parse_stream
 
 if TYPE_CHECKING:

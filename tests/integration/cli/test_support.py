@@ -58,9 +58,7 @@ def planted(url: str, folder: Path) -> dict[str, Any]:
         },
         "reasoning": {"sealing_keys": [{"id": "k1", "secret": "canary-sealing-key-long"}]},
         "encryption": {"vault": {"url": "https://vault:8200", "token": "canary-vault"}},
-        "models": [
-            {"id": "gpt-oss-20b", "chat_template_kwargs": {"hint": "canary-argument"}},
-        ],
+        "models": [{"id": "gpt-oss-20b", "chat_template_kwargs": {"hint": "canary-argument"}}],
         "data_dir": str(folder / "data"),
     }
 

@@ -318,9 +318,7 @@ def test_one_that_lasts_waits_for_its_like_to_stop(
 def start_holder(data_dir: Path) -> subprocess.Popen[bytes]:
     """Another process that owns the server until its standard input ends."""
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(data_dir)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        [sys.executable, "-c", HOLD, str(data_dir)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     assert holder.stdout is not None
     assert holder.stdout.readline().startswith(b"postgresql://")

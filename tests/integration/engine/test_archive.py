@@ -141,10 +141,7 @@ async def test_a_malformed_message_is_stored_as_it_should_have_been(
     assert list(message.ids or ()) == script_ids(expected)
     stored = await load(database, spec)
     assert orjson.loads(stored.body or b"") == fold.response()
-    assert orjson.loads(stored.recoveries or b"") == {
-        "header_leftover": 1,
-        "unknown_recipient": 1,
-    }
+    assert orjson.loads(stored.recoveries or b"") == {"header_leftover": 1, "unknown_recipient": 1}
 
 
 async def test_the_same_end_may_be_written_twice(

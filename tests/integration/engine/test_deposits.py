@@ -175,9 +175,7 @@ async def working(deposits: Deposits) -> AsyncIterator[None]:
         await asyncio.wait([task])
 
 
-async def test_ends_wait_for_the_database_up_to_a_time_and_a_size(
-    tenant: TenantId,
-) -> None:
+async def test_ends_wait_for_the_database_up_to_a_time_and_a_size(tenant: TenantId) -> None:
     asked: list[UUID] = []
     seen = asyncio.Event()
 

@@ -150,8 +150,7 @@ async def reading(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
-    st.lists(st.tuples(st.integers(1, 12), st.integers(-1, 90)), max_size=6),
-    st.integers(-1, 90),
+    st.lists(st.tuples(st.integers(1, 12), st.integers(-1, 90)), max_size=6), st.integers(-1, 90)
 )
 async def test_any_cut_any_position_and_any_moment_of_joining(
     shared_database: Database, steps: list[tuple[int, int]], last: int

@@ -92,12 +92,7 @@ async def office(
     database: Database, tenant: TenantId, journal: Database, kind: type[Flusher] = Flusher
 ) -> AsyncIterator[Office]:
     flusher = kind(journal, "here", settle_interval_s=0.02)
-    writer = LogWriter(
-        flusher,
-        BOUNDS,
-        metrics=Metrics(),
-        committed=lambda _: None,
-    )
+    writer = LogWriter(flusher, BOUNDS, metrics=Metrics(), committed=lambda _: None)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(writer.run())
         yield Office(database, tenant, writer)

@@ -17,13 +17,7 @@ from gateway.admin.limits import LimitOwner, Limits
 from gateway.admin.spend_limits import SpendLimits
 from gateway.errors import InvalidRequest
 from gateway.generation import TokenUsage
-from gateway.ledger.jobs import (
-    SILENT_S,
-    Adding,
-    Reconciliation,
-    correct_spending,
-    forget_spending,
-)
+from gateway.ledger.jobs import SILENT_S, Adding, Reconciliation, correct_spending, forget_spending
 from gateway.ledger.records import FIELDS, encoded, export, place_of
 from gateway.retention.sweep import remove_expired
 from gateway.settings.sections import Ledger

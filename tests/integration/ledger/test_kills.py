@@ -85,10 +85,7 @@ async def test_every_line_is_added_up_once_and_delivered_once(
         async def one_round() -> None:
             """Both workers are killed at its end, wherever they are."""
             nonlocal acked
-            async with (
-                process("work", database_url, sink),
-                process("work", database_url, sink),
-            ):
+            async with process("work", database_url, sink), process("work", database_url, sink):
                 await write(writers, batches=6)
                 for writer in writers:
                     acked |= await acknowledged(writer, batches=6)

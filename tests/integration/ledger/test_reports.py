@@ -112,11 +112,7 @@ async def test_any_span_in_any_width_has_what_its_lines_have(
     of_project = await whole(
         reports,
         tenant,
-        {
-            "start_time": str(begin),
-            "limit": "31",
-            "project_ids[]": ids.project_id(PROJECTS[-1]),
-        },
+        {"start_time": str(begin), "limit": "31", "project_ids[]": ids.project_id(PROJECTS[-1])},
     )
     own = sum(one.project_id == PROJECTS[-1] for one in lines)
     assert sum(one["num_model_requests"] for day in of_project for one in day["results"]) == own

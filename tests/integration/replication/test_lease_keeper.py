@@ -11,14 +11,7 @@ import pytest
 
 from gateway.store import claims, responses
 from gateway.store.postgres.statements import Statement
-from tests.fakes.replica import (
-    LEASE_S,
-    Speaker,
-    background,
-    foreground,
-    replica,
-    shown_text,
-)
+from tests.fakes.replica import LEASE_S, Speaker, background, foreground, replica, shown_text
 from tests.fakes.staged_run import ANSWER
 from tests.fakes.stored import let_time_pass
 

@@ -97,9 +97,7 @@ async def test_a_burst_never_takes_more_than_the_bucket_has(
 
 
 @pytest.mark.slow
-async def test_what_is_granted_waits_for_the_request_that_asked_for_it(
-    database: Database,
-) -> None:
+async def test_what_is_granted_waits_for_the_request_that_asked_for_it(database: Database) -> None:
     """More tenants than one statement takes, each with a request now and then: all buckets are
     full, and somebody waits for the next exchange whenever one is over.
     """

@@ -32,9 +32,7 @@ FINISHED = Finished("completed", 1_795_000_009)
 
 def bounded(spec: RunSpec, *, running_max: int, queued_max: int) -> RunSpec:
     policy = replace(
-        spec.principal.policy,
-        background_running_max=running_max,
-        background_queued_max=queued_max,
+        spec.principal.policy, background_running_max=running_max, background_queued_max=queued_max
     )
     return replace(spec, principal=replace(spec.principal, policy=policy))
 

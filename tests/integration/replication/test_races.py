@@ -140,10 +140,7 @@ async def test_what_waits_to_be_taken_up_is_renewed_like_what_runs(
     async with replica(database, Speaker(ANSWER)) as one:
         for spec in specs:
             await one.archive.accept(spec, None, owned=False)
-        async with (
-            asyncio.TaskGroup() as group,
-            locked(database_url, LOCK_LOGS),
-        ):
+        async with asyncio.TaskGroup() as group, locked(database_url, LOCK_LOGS):
             group.create_task(one.scheduler.claim_available())
             while not (await load(database, specs[1])).is_held:
                 pass

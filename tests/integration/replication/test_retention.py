@@ -17,15 +17,7 @@ from gateway.store.migration.migrate import upgrade
 from gateway.store.postgres.database import Database
 from gateway.store.schema import APP_ROLE, RUNS_ROLE
 from tests.conftest import new_tenant, opened
-from tests.fakes.aged import (
-    DAY,
-    day_of,
-    logged_ids,
-    store_aged,
-    store_key,
-    store_span,
-    stored_ids,
-)
+from tests.fakes.aged import DAY, day_of, logged_ids, store_aged, store_key, store_span, stored_ids
 from tests.fakes.logs import captured_logs
 from tests.fakes.rows import count
 

@@ -118,9 +118,7 @@ async def test_all_that_is_stored_is_measured_by_project_whatever_the_pages(
 
 
 @pytest.mark.slow
-async def test_a_tenant_with_a_limit_is_measured_in_turn_by_one_process(
-    database: Database,
-) -> None:
+async def test_a_tenant_with_a_limit_is_measured_in_turn_by_one_process(database: Database) -> None:
     tenant, without, noted = await new_tenant(database), await new_tenant(database), Noted()
     await execute(database, tenant, *FILLED)
     limits = Limits(database)

@@ -17,15 +17,7 @@ from tests.conftest import new_tenant
 from tests.fakes.following import collected
 from tests.fakes.harmony_script import script_ids
 from tests.fakes.outage import cut_connections
-from tests.fakes.replica import (
-    TERMS,
-    Habits,
-    Speaker,
-    background,
-    load,
-    replica,
-    shown_text,
-)
+from tests.fakes.replica import TERMS, Habits, Speaker, background, load, replica, shown_text
 from tests.fakes.stored import item, let_time_pass
 
 if TYPE_CHECKING:
@@ -122,10 +114,7 @@ async def test_a_queued_response_is_generated_and_kept(
 async def test_the_scheduler_wakes_when_there_is_work(database: Database, tenant: TenantId) -> None:
     specs = in_order(tenant, 3)
     habits = Habits(running_max=1)
-    async with (
-        replica(database, Speaker(ANSWER), habits) as one,
-        asyncio.TaskGroup() as group,
-    ):
+    async with replica(database, Speaker(ANSWER), habits) as one, asyncio.TaskGroup() as group:
         looking = group.create_task(one.scheduler.run())
         await accept(one, *specs)
         one.scheduler.wake()

@@ -11,12 +11,7 @@ from gateway import ids
 from gateway.admin.projects import ProjectCreate, Projects
 from gateway.admin.transactions import AdminCaller, Transactions
 from gateway.audit import COMMAND_LINE
-from gateway.errors import (
-    AuthenticationError,
-    InvalidRequest,
-    ResourceNotFound,
-    StoreUnavailable,
-)
+from gateway.errors import AuthenticationError, InvalidRequest, ResourceNotFound, StoreUnavailable
 from gateway.services.access import Access
 from gateway.store import callers
 from gateway.store.postgres.statements import Statement

@@ -120,9 +120,7 @@ async def test_reasoning_for_a_model_of_others_is_refused(shared_database: Datab
     assert refused.value.param == "items[0].encrypted_content"
 
 
-async def test_while_no_model_is_known_nothing_sealed_is_judged(
-    shared_database: Database,
-) -> None:
+async def test_while_no_model_is_known_nothing_sealed_is_judged(shared_database: Database) -> None:
     async with desk(shared_database) as at:
         with pytest.raises(NoUpstreamAvailable):
             await at.added(at.thought(Unsealed(text="Hm."), "one"))

@@ -127,9 +127,7 @@ async def test_a_conversation_goes_with_what_is_being_added_to_it(
     talk = Conversation(ids.new_uuid(), datetime.now(UTC), {})
     await conversations.create(database, tenant, talk, [])
     new = replace(
-        new_response(),
-        request=b'{"user":"grace"}',
-        conversation=ConversationPlace(talk.uuid, 0),
+        new_response(), request=b'{"user":"grace"}', conversation=ConversationPlace(talk.uuid, 0)
     )
     await responses.insert(database, tenant, new)
     with pytest.raises(ConversationLocked):

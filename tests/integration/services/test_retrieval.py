@@ -211,10 +211,7 @@ async def test_a_stream_is_replayed_from_anywhere(office: Office) -> None:
 
 async def test_only_what_was_asked_for_as_a_background_stream_is_streamed(office: Office) -> None:
     silent = await office.queued(background(office.tenant))
-    for response_id, why in (
-        (await office.kept(), "background=true"),
-        (silent, "stream=true"),
-    ):
+    for response_id, why in ((await office.kept(), "background=true"), (silent, "stream=true")):
         message = await refused(
             office.retrieval.stream(office.principal, response_id), param="stream"
         )
@@ -308,9 +305,7 @@ async def test_what_was_generated_for_a_waiting_client_cannot_be_cancelled_after
         assert message.startswith("Cannot cancel a synchronous response. ")
 
 
-async def test_a_durable_foreground_response_can_be_cancelled_while_it_runs(
-    office: Office,
-) -> None:
+async def test_a_durable_foreground_response_can_be_cancelled_while_it_runs(office: Office) -> None:
     durable = office.streamed()
     spec, _, _ = await office.running(
         replace(durable, head=replace(durable.head, background=False))

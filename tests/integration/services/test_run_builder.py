@@ -223,8 +223,7 @@ async def test_sealed_reasoning_is_in_the_prompt_as_the_model_said_it(
         asked = await at.prepare(input=[QUESTION, thought(seal), QUESTION])
         stale = await at.prepare(input=[QUESTION, thought(seal), ANSWER, QUESTION])
         left_out = await at.prepare(
-            truncation="auto",
-            input=[QUESTION, thought(seal), {**QUESTION, "content": "a " * 545}],
+            truncation="auto", input=[QUESTION, thought(seal), {**QUESTION, "content": "a " * 545}]
         )
     assert tuple(asked.added[1].ids or ()) == SAID
     assert str(list(SAID))[1:-1] in str(asked.prompt_ids)

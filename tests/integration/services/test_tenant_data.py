@@ -569,10 +569,7 @@ async def test_a_deleted_tenant_can_be_restored_until_it_is_removed(
         await data.restore(place.name)
     await data.hold(place.name, is_held=True)
     assert await data.purge() == []
-    for refused in (
-        data.erase_person(place.name, "grace"),
-        place.encryption.shred(place.tenant),
-    ):
+    for refused in (data.erase_person(place.name, "grace"), place.encryption.shred(place.tenant)):
         with pytest.raises(InvalidRequest, match="held"):
             await refused
     assert all(key.wrapped for key in await place.keys.keys(place.tenant))

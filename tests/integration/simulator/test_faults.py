@@ -3,12 +3,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.models.harmony.tokenizer import RETURN
-from tests.fakes.raw_http import (
-    complete,
-    completion_body,
-    plain_prompt,
-    without_stream,
-)
+from tests.fakes.raw_http import complete, completion_body, plain_prompt, without_stream
 from tests.fakes.simulated_conversation import continuation
 from tests.fakes.simulator import RunningSimulator, simulator
 from tests.fakes.wayward_engine.directives import Attempts

@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 async def asked(options: WaywardOptions, **fields: Any) -> httpx2.Response:
     body = {"prompt": plain_prompt("Hello"), "max_tokens": 4, "return_token_ids": True, **fields}
-    async with (
-        serving(create_simulator(options)) as url,
-        http_client(url) as client,
-    ):
+    async with serving(create_simulator(options)) as url, http_client(url) as client:
         answer = await client.post("/v1/completions", json=body)
         rows = (await client.get("/simulator/requests")).json()["requests"]
     answer.extensions["adapter"] = [row["adapter"] for row in rows]
@@ -67,8 +64,5 @@ async def test_the_rust_frontend_gives_no_ids() -> None:
     ],
 )
 async def test_who_has_a_flag_that_says_it_is_ready(options: WaywardOptions, status: int) -> None:
-    async with (
-        serving(create_simulator(options)) as url,
-        http_client(url) as client,
-    ):
+    async with serving(create_simulator(options)) as url, http_client(url) as client:
         assert (await client.get("/ready")).status_code == status

@@ -223,9 +223,7 @@ async def test_as_many_begin_as_may_run_and_the_rest_waits_as_far_as_it_may(
 
 
 @plain_only("two seals of the same content differ")
-async def test_one_that_begins_is_as_one_that_was_queued_and_claimed(
-    database: Database,
-) -> None:
+async def test_one_that_begins_is_as_one_that_was_queued_and_claimed(database: Database) -> None:
     at_once, claimed = await two_tenants(database)
     new = waiting()
     await queue(database, at_once, [new])

@@ -180,11 +180,7 @@ async def test_what_has_expired_is_removed(database: Database, tenant: TenantId)
         await files.put(database, tenant, held, [b"123"], bounds=BOUNDS)
         return row, held
 
-    (young, kept), (old, _), (older, _) = (
-        await made(-60),
-        await made(60),
-        await made(86_400 + 60),
-    )
+    (young, kept), (old, _), (older, _) = (await made(-60), await made(60), await made(86_400 + 60))
     upload = file(expires_at=now - timedelta(seconds=1))
     await files.put(database, tenant, upload, [b"123"], bounds=BOUNDS)
     assert await files.load(database, tenant, upload.uuid, now=now) is None
@@ -220,14 +216,8 @@ ATTACKS: dict[str, tuple[Callable[[Database, TenantId, UUID], Awaitable[Any]], A
         lambda db, who, uuid: files.copy(db, who, file(uuid), copied=uuid, bounds=BOUNDS),
         None,
     ),
-    "files.load": (
-        lambda db, who, uuid: files.load(db, who, uuid, container=uuid, now=NOW),
-        None,
-    ),
-    "files.chunk": (
-        lambda db, who, uuid: files.chunk(db, who, file(uuid, uuid=uuid), 0),
-        None,
-    ),
+    "files.load": (lambda db, who, uuid: files.load(db, who, uuid, container=uuid, now=NOW), None),
+    "files.chunk": (lambda db, who, uuid: files.chunk(db, who, file(uuid, uuid=uuid), 0), None),
     "files.delete": (lambda db, who, uuid: files.delete(db, who, uuid, container=uuid), False),
     "files.of_container": (
         lambda db, who, uuid: files.of_container(db, who, uuid, files_max=9),

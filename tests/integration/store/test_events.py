@@ -13,13 +13,7 @@ from hypothesis import strategies as st
 from gateway import ids
 from gateway.store import claims, events, responses
 from gateway.store.claims import Claim, LogHead
-from gateway.store.events import (
-    ROW_BYTES,
-    SHORT_ROW_BYTES,
-    SHORT_ROWS_MIN,
-    LogBatch,
-    LogRow,
-)
+from gateway.store.events import ROW_BYTES, SHORT_ROW_BYTES, SHORT_ROWS_MIN, LogBatch, LogRow
 from gateway.store.postgres.statements import Statement
 from tests.fakes.stored import CREATED, durable_response
 from tests.fakes.unsealed_only import plain_only
@@ -263,10 +257,7 @@ def test_the_day_of_a_log_is_that_of_utc(hours: int, day: int) -> None:
     from_entry=st.integers(0, 16),
 )
 async def test_a_long_page_joins_rows_as_a_short_one_does(
-    database: Database,
-    tenant: TenantId,
-    rows: list[tuple[int, int, int]],
-    from_entry: int,
+    database: Database, tenant: TenantId, rows: list[tuple[int, int, int]], from_entry: int
 ) -> None:
     """Whatever is missing, in what version it is packed, and however long a row is."""
     claim = await begin(database, tenant)

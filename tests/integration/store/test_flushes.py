@@ -147,14 +147,9 @@ async def test_a_takeover_waits_for_a_flush_that_is_under_way_and_sees_it(owner:
     assert run.next_entry == 3
 
 
-async def test_a_flush_waits_for_a_takeover_that_is_under_way_and_is_refused(
-    owner: Owner,
-) -> None:
+async def test_a_flush_waits_for_a_takeover_that_is_under_way_and_is_refused(owner: Owner) -> None:
     one = await owner.begin()
-    async with (
-        asyncio.TaskGroup() as group,
-        owner.database.transaction(owner.tenant) as connection,
-    ):
+    async with asyncio.TaskGroup() as group, owner.database.transaction(owner.tenant) as connection:
         await flushes.settle_one(connection, owner.tenant, one)
         flushing = group.create_task(owner.flush((one, 1, 2)))
         await until_somebody_waits(owner.database)

@@ -172,10 +172,7 @@ ATTACKS: dict[str, tuple[Attack, Any]] = {
         lambda db, who, uuid: messages.input_items(db, who, uuid, PageParams(9, "in-secret")),
         None,
     ),
-    "messages.includable": (
-        messages.includable,
-        {},
-    ),
+    "messages.includable": (messages.includable, {}),
     "messages.count_output": (messages.count_output, 0),
     "messages.find_items": (
         lambda db, who, uuid: messages.find_items(db, who, ["in-secret", "out-secret"]),

@@ -159,10 +159,7 @@ async def test_an_item_sent_again_is_listed_once_at_its_latest_place(
     await responses.insert(database, tenant, again)
     end = finished(again.uuid, [item("in-2"), item("in-1"), item("in-3")])
     await endings.finish(database, tenant, end)
-    assert await listed(database, tenant, again.uuid) == (
-        ["out-1", "in-2", "in-1", "in-3"],
-        False,
-    )
+    assert await listed(database, tenant, again.uuid) == (["out-1", "in-2", "in-1", "in-3"], False)
     assert await listed(database, tenant, again.uuid, after="in-1") == (["in-3"], False)
 
 

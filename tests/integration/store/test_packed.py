@@ -76,10 +76,7 @@ async def test_the_json_of_items_that_have_ids_is_not_read_where_nobody_needs_it
         items = stored_items([PLAIN, LATIN, system], [])
         await messages.add(connection, tenant, new.uuid, items)
     found = await messages.history(
-        *(database, tenant, new.uuid),
-        depth_max=9,
-        items_max=9,
-        needed=NeededJson(with_all=False),
+        *(database, tenant, new.uuid), depth_max=9, items_max=9, needed=NeededJson(with_all=False)
     )
     assert found is not None
     assert [one.json for one in found.items] == [b"", LATIN.json, system.json]

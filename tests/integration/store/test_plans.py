@@ -158,13 +158,7 @@ CLAIM = {
     "away": [],
 }
 OF_KEYS = {"tenants": [EVERYONE] * 8, "keys": [EVERYONE] * 8, "numbers": [4] * 8}
-SWEEP = {
-    "attempts_max": 4,
-    "fold_versions": [1],
-    "orphan_s": 3600.0,
-    "row_limit": 100,
-    "away": [],
-}
+SWEEP = {"attempts_max": 4, "fold_versions": [1], "orphan_s": 3600.0, "row_limit": 100, "away": []}
 READ = {
     "day": CREATED.date(),
     "from_entry": 3,

@@ -10,15 +10,7 @@ import pytest
 from gateway.retention import sweep
 from gateway.settings.sections import Retention
 from gateway.store import tenants
-from tests.fakes.aged import (
-    DAY,
-    HOUR,
-    day_of,
-    logged_ids,
-    store_aged,
-    store_key,
-    stored_ids,
-)
+from tests.fakes.aged import DAY, HOUR, day_of, logged_ids, store_aged, store_key, stored_ids
 from tests.fakes.rows import add_rows, all_rows, count
 
 if TYPE_CHECKING:

@@ -175,9 +175,7 @@ async def test_a_response_that_another_replica_ends_is_added(
     uuid = await conversation_of(database, tenant)
     place = (await contents(database, tenant, uuid)).place
     new = replace(
-        durable_response(owner="gone"),
-        conversation=place,
-        items=stored_items([item("in")], []),
+        durable_response(owner="gone"), conversation=place, items=stored_items([item("in")], [])
     )
     await responses.insert(database, tenant, new)
     await let_time_pass(database, tenant, seconds=601)

@@ -259,11 +259,7 @@ CASES: Final[dict[str, Callable[[], Any]]] = {
     "pages": hostile_documents,
     "lines": in_thread(
         read_page,
-        [
-            "\n" * TEXT_CHARS_MAX,
-            "【1†" * (TEXT_CHARS_MAX // 3),
-            "【1†a†" * (TEXT_CHARS_MAX // 5),
-        ],
+        ["\n" * TEXT_CHARS_MAX, "【1†" * (TEXT_CHARS_MAX // 3), "【1†a†" * (TEXT_CHARS_MAX // 5)],
     ),
     "robots": in_thread(
         ask_robots,

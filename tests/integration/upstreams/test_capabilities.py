@@ -64,8 +64,7 @@ async def test_what_a_backend_does_not_say_now_has_not_changed(answer: Script) -
     down: Script = (response(b"", status=503),)
     schedule = ProbeSchedule(describe_timeout_s=0.1)
     server = backend_server(
-        version=[vllm("0.32.0"), answer, vllm("0.33.0")],
-        health=[down, (response(b""),)] * 2,
+        version=[vllm("0.32.0"), answer, vllm("0.33.0")], health=[down, (response(b""),)] * 2
     )
     async with fleet(server, ejection=EjectionPolicy(failures_max=1), schedule=schedule) as known:
         for version in ("0.32.0", "0.33.0"):

@@ -10,15 +10,7 @@ import httpx2
 import pytest
 
 from tests.fakes.failures import failure_of
-from tests.fakes.raw_server import (
-    STREAM_HEAD,
-    Act,
-    Gate,
-    Script,
-    Step,
-    chunk,
-    response,
-)
+from tests.fakes.raw_server import STREAM_HEAD, Act, Gate, Script, Step, chunk, response
 from tests.integration.upstreams.raw_streams import limited, serving, streaming
 
 if TYPE_CHECKING:
@@ -139,9 +131,7 @@ async def test_a_stale_connection_is_not_replaced_twice(client: Client) -> None:
         assert len(server.requests) == 3
 
 
-async def test_a_request_whose_stale_connection_cannot_be_replaced_was_lost(
-    client: Client,
-) -> None:
+async def test_a_request_whose_stale_connection_cannot_be_replaced_was_lost(client: Client) -> None:
     gate = Gate()
     async with serving((response(b"1"),), (gate, Act.RESET)) as server:
         await client.get(server.url)

@@ -54,10 +54,7 @@ async def test_a_backend_that_lists_the_same_as_before_changes_nothing() -> None
 
 async def test_what_a_real_server_lists_is_understood() -> None:
     server = RawServer(
-        {
-            "/v1/models": [capture("l_models").reads],
-            "/version": [capture("get_version").reads],
-        }
+        {"/v1/models": [capture("l_models").reads], "/version": [capture("get_version").reads]}
     )
     async with fleet(server) as known:
         assert known.pool.models == (

@@ -19,27 +19,14 @@ from gateway.errors import (
     UpstreamUnavailable,
 )
 from gateway.fair_queue import ReadTurns
-from gateway.generation import (
-    FinishReason,
-    Sampling,
-    TokenChunk,
-    TokenRequest,
-)
+from gateway.generation import FinishReason, Sampling, TokenChunk, TokenRequest
 from gateway.upstreams.backend import Backend, StreamLimits, Timeouts
 from gateway.upstreams.inference_server import InferenceServer
 from gateway.upstreams.problems import BackendBusy, PathNotFound
 from tests.fakes.chunks import chunk_of
 from tests.fakes.completion_stream import COMMENT, DONE, failed, said, turn, usage
 from tests.fakes.failures import failure_of
-from tests.fakes.raw_server import (
-    STREAM_END,
-    STREAM_HEAD,
-    Act,
-    Gate,
-    RawServer,
-    Script,
-    response,
-)
+from tests.fakes.raw_server import STREAM_END, STREAM_HEAD, Act, Gate, RawServer, Script, response
 from tests.fakes.token_sinks import Faulty, Heard, Led
 
 if TYPE_CHECKING:
@@ -174,12 +161,7 @@ async def test_an_event_beyond_the_bound_breaks_the_stream(client: Client) -> No
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [
-        (503, UpstreamUnavailable),
-        (500, UpstreamLost),
-        (400, UpstreamRejected),
-        (404, PathNotFound),
-    ],
+    [(503, UpstreamUnavailable), (500, UpstreamLost), (400, UpstreamRejected), (404, PathNotFound)],
 )
 async def test_an_error_as_first_event_of_a_200_is_no_success(
     client: Client, code: int, kind: type[Exception]

@@ -164,10 +164,7 @@ async def test_a_server_that_is_gone_is_told_of() -> None:
 
 
 def test_nothing_is_made_of_what_else_a_server_tells() -> None:
-    assert list(ids_of(b'{"count": 1e999, "tokens": [7, 8]}')) == [
-        7,
-        8,
-    ]
+    assert list(ids_of(b'{"count": 1e999, "tokens": [7, 8]}')) == [7, 8]
 
 
 @pytest.mark.parametrize(

@@ -237,9 +237,7 @@ async def paused(connection: Connection) -> None:
         await asyncio.sleep(0)
 
 
-async def test_patience_is_looked_up_at_each_wait_and_may_be_tightened(
-    client: Client,
-) -> None:
+async def test_patience_is_looked_up_at_each_wait_and_may_be_tightened(client: Client) -> None:
     waits: dict[str, float | None] = {"connect": 5, "read": 60}
     async with serving((STREAM_HEAD, chunk(b"a"), Act.STALL)) as server:
         request = client.build_request("GET", server.url, extensions={"timeout": waits})

@@ -231,12 +231,7 @@ class Fleet:
         self._send(chooser, asked, turn, then, possible)
 
     def _send(
-        self,
-        chooser: Chooser,
-        asked: Asked,
-        turn: Turn,
-        then: Callable[[], None],
-        possible: int,
+        self, chooser: Chooser, asked: Asked, turn: Turn, then: Callable[[], None], possible: int
     ) -> None:
         member = chooser.choose(asked)
         chooser.sent(asked, member)

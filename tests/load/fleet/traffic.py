@@ -137,8 +137,7 @@ WORKLOADS: Final = {
         Workload("chat", ((Traffic.chat, 11.5),)),
         Workload("rag", ((Traffic.rag, 16.5),)),
         Workload(
-            "mix",
-            ((Traffic.agent, 0.3 * 0.8), (Traffic.chat, 5 * 0.8), (Traffic.rag, 4 * 0.8)),
+            "mix", ((Traffic.agent, 0.3 * 0.8), (Traffic.chat, 5 * 0.8), (Traffic.rag, 4 * 0.8))
         ),
     )
 }

@@ -156,12 +156,7 @@ REQUESTS: list[tuple[errors.RequestError, int, dict[str, Any]]] = [
     (
         errors.AuthenticationError("You didn't provide an API key."),
         401,
-        {
-            "message": "You didn't provide an API key.",
-            "type": INVALID,
-            "param": None,
-            "code": None,
-        },
+        {"message": "You didn't provide an API key.", "type": INVALID, "param": None, "code": None},
     ),
     (
         errors.TokenRefused("expired"),
@@ -187,12 +182,7 @@ REQUESTS: list[tuple[errors.RequestError, int, dict[str, Any]]] = [
     (
         errors.RateLimited("slow down"),
         429,
-        {
-            "message": "slow down",
-            "type": "requests",
-            "param": None,
-            "code": "rate_limit_exceeded",
-        },
+        {"message": "slow down", "type": "requests", "param": None, "code": "rate_limit_exceeded"},
     ),
     (
         errors.RateLimited("no money", code="insufficient_quota"),
@@ -204,11 +194,7 @@ REQUESTS: list[tuple[errors.RequestError, int, dict[str, Any]]] = [
             "code": "insufficient_quota",
         },
     ),
-    (
-        errors.RequestError("m"),
-        400,
-        {"message": "m", "type": INVALID, "param": None, "code": None},
-    ),
+    (errors.RequestError("m"), 400, {"message": "m", "type": INVALID, "param": None, "code": None}),
 ]
 
 
@@ -350,9 +336,7 @@ def test_an_unknown_url_is_answered_with_what_was_meant(
     assert hint in response.json()["error"]["message"]
 
 
-def test_a_wrong_method_is_answered_with_an_envelope_and_the_right_ones(
-    client: TestClient,
-) -> None:
+def test_a_wrong_method_is_answered_with_an_envelope_and_the_right_ones(client: TestClient) -> None:
     response = client.delete("/v1/models")
     assert response.status_code == 405
     assert "GET" in response.headers["allow"]

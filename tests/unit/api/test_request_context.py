@@ -122,5 +122,5 @@ def test_of_a_path_the_words_of_routes_and_our_ids_are_logged() -> None:
         for path in ("codex/models", "responses/words", f"responses/{response_id}"):
             client.get(f"/v1/{path}")
     assert [line["path"] for line in logged if line["event"] == "request"] == [
-        *("/v1/codex/models", "/v1/responses/…", f"/v1/responses/{response_id}"),
+        *("/v1/codex/models", "/v1/responses/…", f"/v1/responses/{response_id}")
     ]

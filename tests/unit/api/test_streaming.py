@@ -20,13 +20,7 @@ from starlette.types import Message, Scope
 
 from gateway.api import sse
 from gateway.api.client_connection import EXTENSION, ClientDisconnected
-from gateway.api.streaming import (
-    DELTA_FRAME_BYTES,
-    EventStream,
-    Later,
-    StreamLimits,
-    begin,
-)
+from gateway.api.streaming import DELTA_FRAME_BYTES, EventStream, Later, StreamLimits, begin
 from gateway.entries import Alive, Finished, Tokens, TurnStarted
 from gateway.eventlog.live_log import LiveLog
 from gateway.protocol.stream_events import DeltaPattern, Deltas, Event

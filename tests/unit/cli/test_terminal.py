@@ -82,10 +82,7 @@ with terminal.progress("rows", 10) as advance:
 @pytest.mark.slow
 def test_what_takes_long_says_in_lines_how_far_it_is_where_there_is_no_terminal() -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", COUNTING],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", COUNTING], stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     lines = [process.stderr.readline() for _ in range(2)]

@@ -102,11 +102,7 @@ def allowed(schema: Any, texts: list[str]) -> list[str]:
         ({"type": "array", "allOf": [{"type": "string"}]}, [], []),
         ({"type": "null", "allOf": [{"type": "string", "enum": ["a", None]}]}, [], []),
         ({"anyOf": [{"const": 1}, False], "title": "x"}, ["1"], ["2"]),
-        (
-            {"$ref": "#/$defs/a~1b", "title": "t", "$defs": {"a/b": {"const": 1}}},
-            ["1"],
-            ["2"],
-        ),
+        ({"$ref": "#/$defs/a~1b", "title": "t", "$defs": {"a/b": {"const": 1}}}, ["1"], ["2"]),
         (
             {"$ref": "#/$defs/a/0", "properties": {"b": {"const": 2}}, "$defs": {"a": [CLOSED]}},
             ['{"b":2}', "{}"],

@@ -80,10 +80,7 @@ MALFORMED: list[tuple[Json, str]] = [
 
 
 @pytest.mark.requirement("error.malformed-schemas")
-@each(
-    ("place", "strict"),
-    [*((place, True) for place in PLACES), ("text.format.schema", False)],
-)
+@each(("place", "strict"), [*((place, True) for place in PLACES), ("text.format.schema", False)])
 @each(("schema", "pointer"), MALFORMED)
 def test_a_schema_that_is_none_is_refused_wherever_it_stands(
     schema: Json, pointer: str, place: str, *, strict: bool
@@ -193,10 +190,7 @@ def refusal_of(fields: Json) -> tuple[str | None, str | None] | None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        (
-            {"tools": [{"type": "function", "function": BROKEN}]},
-            "tools[0].function.parameters",
-        ),
+        ({"tools": [{"type": "function", "function": BROKEN}]}, "tools[0].function.parameters"),
         ({"functions": [BROKEN]}, "functions[0].parameters"),
         (
             {

@@ -302,11 +302,7 @@ def test_reasoning_with_content_needs_no_store() -> None:
 FILE = FileOperation(type="delete_file", path="a")
 PAIRS: list[tuple[InputItem, InputItem, str]] = [
     (call("c"), output("c"), "f"),
-    (
-        FunctionCall(call_id="c", name="f", namespace="n", arguments="{}"),
-        output("c"),
-        "n.f",
-    ),
+    (FunctionCall(call_id="c", name="f", namespace="n", arguments="{}"), output("c"), "n.f"),
     (
         CustomToolCall(call_id="c", name="apply_patch", input="x"),
         CustomToolCallOutput(call_id="c", output="ok"),

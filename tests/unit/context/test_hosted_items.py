@@ -80,8 +80,7 @@ def test_an_approval_is_known_without_parsing() -> None:
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [MADE, {**MADE, "approval_request_id": None}, {**MADE, "approval_request_id": 7}],
+    "raw", [MADE, {**MADE, "approval_request_id": None}, {**MADE, "approval_request_id": 7}]
 )
 def test_a_call_that_needed_no_approval_names_none(raw: dict[str, Any]) -> None:
     [made] = taken(raw)

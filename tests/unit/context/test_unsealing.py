@@ -9,12 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.context.assembly import (
-    COMPACTION,
-    opened,
-    unseal,
-    with_last_opened,
-)
+from gateway.context.assembly import COMPACTION, opened, unseal, with_last_opened
 from gateway.context.shortening import INTRODUCTION, compaction_item
 from gateway.errors import InvalidRequest
 from gateway.protocol.context_item import ContextItem

@@ -74,11 +74,7 @@ class Watched:
         fields = {**ECHO, "tools": [], **echo}
         self.rules = rules_of(fields, grants)
         format_ = harmony()
-        self.fold = Fold(
-            replace(response_head(), echo=fields, grants=grants),
-            format_,
-            self.rules,
-        )
+        self.fold = Fold(replace(response_head(), echo=fields, grants=grants), format_, self.rules)
         self.guard = OutputGuard(self.rules, limits, format_, reasoning_budget=budget)
 
     def tell(self, *entries: Entry) -> None:

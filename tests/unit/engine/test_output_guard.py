@@ -298,10 +298,7 @@ async def test_a_stop_string_may_be_all_there_is() -> None:
 async def test_a_header_without_end_is_begun_again() -> None:
     limits = GuardLimits(header_tokens_max=8)
     stage = staged(
-        NO_RULES,
-        says("word " * 40),
-        says("final<|message|>Hi<|return|>"),
-        limits=limits,
+        NO_RULES, says("word " * 40), says("final<|message|>Hi<|return|>"), limits=limits
     )
     assert await ended(stage) == ("completed", None)
     assert prefills(stage) == [(), harmony().message_opening()]

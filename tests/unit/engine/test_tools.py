@@ -63,15 +63,7 @@ from tests.fakes.hosted_tools import (
     granted,
     result_ids,
 )
-from tests.fakes.staged_run import (
-    ANSWER,
-    LENGTH,
-    ScriptedTokens,
-    Stage,
-    folds,
-    run_spec,
-    says,
-)
+from tests.fakes.staged_run import ANSWER, LENGTH, ScriptedTokens, Stage, folds, run_spec, says
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -364,11 +364,7 @@ async def test_a_log_without_a_turn_has_nothing_to_go_on_with() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
-    [
-        [STARTED, Tokens(tuple(IDS))],
-        [STARTED, Tokens(tuple(IDS)), TurnEnded(STOP, 2)],
-    ],
+    "said", [[STARTED, Tokens(tuple(IDS))], [STARTED, Tokens(tuple(IDS)), TurnEnded(STOP, 2)]]
 )
 async def test_an_answer_that_is_all_there_needs_no_backend(said: Sequence[Entry]) -> None:
     stage = Stage(ScriptedTokens([]), said=said)

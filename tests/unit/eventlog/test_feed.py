@@ -129,10 +129,7 @@ async def test_nothing_is_shown_before_it_is_committed() -> None:
     stage = Stage()
     stage.append(LOG[:2])
     stage.come()
-    async with (
-        stage.running(),
-        followed(stage) as stream,
-    ):
+    async with stage.running(), followed(stage) as stream:
         seen = [*await anext(stream)]
         assert stage.live is not None
         for entry in LOG[2:4]:
@@ -241,10 +238,7 @@ async def test_a_stream_that_takes_its_time_to_end_may_be_told_twice() -> None:
 async def test_a_log_that_was_removed_ends_the_stream() -> None:
     stage = Stage()
     stage.append(LOG[:4])
-    async with (
-        stage.running(),
-        followed(stage) as stream,
-    ):
+    async with stage.running(), followed(stage) as stream:
         await anext(stream)
         stage.append(LOG[4:])
         stage.table.rows.rows[UUID_OF_TEST].log.clear()
@@ -264,10 +258,7 @@ async def test_a_log_with_a_gap_is_shown_as_far_as_it_goes() -> None:
 async def test_a_response_that_was_deleted_ends_the_stream() -> None:
     stage = Stage()
     stage.append(LOG[:4])
-    async with (
-        stage.running(),
-        followed(stage) as stream,
-    ):
+    async with stage.running(), followed(stage) as stream:
         await anext(stream)
         del stage.table.rows.rows[UUID_OF_TEST]
         stage.watcher.poll_soon([UUID_OF_TEST])
@@ -293,11 +284,7 @@ async def test_a_database_that_is_away_is_waited_for() -> None:
 async def test_followers_are_counted() -> None:
     stage = Stage()
     stage.append(LOG[:2])
-    async with (
-        stage.running(),
-        followed(stage) as first,
-        followed(stage) as second,
-    ):
+    async with stage.running(), followed(stage) as first, followed(stage) as second:
         await anext(first)
         await anext(second)
         await first.aclose()

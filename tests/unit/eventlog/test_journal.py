@@ -213,9 +213,7 @@ async def test_without_its_claim_a_durable_journal_commits_no_end() -> None:
 
 
 @pytest.mark.parametrize("is_durable", [False, True])
-async def test_a_journal_that_was_released_is_freed_without_a_collection(
-    is_durable: bool,
-) -> None:
+async def test_a_journal_that_was_released_is_freed_without_a_collection(is_durable: bool) -> None:
     """Its run refers to it, and what it calls back refers to its run."""
 
     class Owner:

@@ -43,10 +43,7 @@ class Heads:
     seen_before: list[Seen] = field(default_factory=list)
 
     async def __call__(
-        self,
-        watched: Sequence[LogQuery],
-        seen: Seen,
-        _wanted: Collection[bytes],
+        self, watched: Sequence[LogQuery], seen: Seen, _wanted: Collection[bytes]
     ) -> LogChanges:
         self.seen_before.append(dict(seen))
         seen[self.writer] = len(self.looks)

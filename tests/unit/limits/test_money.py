@@ -71,8 +71,7 @@ def test_every_moment_is_in_one_interval(at: datetime, interval: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nano", "told"),
-    [(0, "0.00"), (NANO, "1.00"), (50, "0.00000005"), (-1_500_000_000, "-1.50")],
+    ("nano", "told"), [(0, "0.00"), (NANO, "1.00"), (50, "0.00000005"), (-1_500_000_000, "-1.50")]
 )
 def test_dollars_are_told_exactly(nano: int, told: str) -> None:
     assert dollars(nano) == told

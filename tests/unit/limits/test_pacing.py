@@ -49,9 +49,7 @@ def test_however_often_it_was_refused_it_passes_after_a_window(capacity: int, ti
     assert not paces.wait_s("key", capacity, 2 * WINDOW_S / capacity + 1e-6)
 
 
-def test_those_that_are_forgotten_used_nothing_for_longest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_those_that_are_forgotten_used_nothing_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(buckets, "KEPT", 2)
     paces: Paces[str] = Paces()
     for key in "abac":

@@ -78,10 +78,7 @@ def test_an_answer_that_is_no_success_voids_the_run(
     listener: socket.socket, answer: bytes, why: str
 ) -> None:
     thread = answering(listener, answer)
-    with (
-        asking(listener.getsockname()[1], "key") as client,
-        pytest.raises(RunVoid, match=why),
-    ):
+    with asking(listener.getsockname()[1], "key") as client, pytest.raises(RunVoid, match=why):
         client.get("/")
     thread.join()
 

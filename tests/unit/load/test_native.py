@@ -139,10 +139,7 @@ def test_a_wrong_stream_voids_the_run(
     tmp_path: Path, built: programs.Programs, replayed: object, why: str
 ) -> None:
     assert callable(replayed)
-    with (
-        exchanging(tmp_path, built, replayed()) as stack,
-        pytest.raises(RunVoid, match=why),
-    ):
+    with exchanging(tmp_path, built, replayed()) as stack, pytest.raises(RunVoid, match=why):
         run(stack, "completions", Load(streams=2, requests=8, tokens=80))
 
 

@@ -111,10 +111,7 @@ def test_a_refusal_is_short_whatever_it_quotes(
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
         parse(
-            orjson.dumps({"model": "m", **body}),
-            limits=InputLimits(),
-            strict=True,
-            served={"mcp"},
+            orjson.dumps({"model": "m", **body}), limits=InputLimits(), strict=True, served={"mcp"}
         )
     error = refused.value
     assert len(f"{error.message}{error.param}") < 1_000

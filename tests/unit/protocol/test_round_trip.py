@@ -27,10 +27,7 @@ from openai.types.responses.response_function_shell_tool_call_output import (
     OutputOutcomeExit,
     OutputOutcomeTimeout,
 )
-from openai.types.responses.response_output_item import (
-    LocalShellCall,
-    LocalShellCallAction,
-)
+from openai.types.responses.response_output_item import LocalShellCall, LocalShellCallAction
 from openai.types.responses.response_output_text import AnnotationURLCitation
 from openai.types.responses.response_reasoning_item import Content, Summary
 

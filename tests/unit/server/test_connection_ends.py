@@ -262,10 +262,7 @@ async def test_work_ends_with_its_client_and_not_with_its_client_s_side(
 
 
 async def test_connections_without_a_key_do_not_shut_out_others() -> None:
-    async with (
-        serving(connections_max=20, reserved_max=2) as server,
-        AsyncExitStack() as stack,
-    ):
+    async with serving(connections_max=20, reserved_max=2) as server, AsyncExitStack() as stack:
         for number in range(20):
             client = await stack.enter_async_context(connected(server))
             client.writer.write(unfinished(ENDLESS[number % 4], b"/body") if number % 2 else b"G")

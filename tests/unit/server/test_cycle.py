@@ -122,11 +122,7 @@ HEADERS = st.lists(
     max_size=4,
 )
 STARTS = st.builds(
-    lambda status, headers: {
-        "type": "http.response.start",
-        "status": status,
-        "headers": headers,
-    },
+    lambda status, headers: {"type": "http.response.start", "status": status, "headers": headers},
     st.sampled_from([200, 204, 304, 404, 599]),
     HEADERS,
 )

@@ -73,11 +73,7 @@ def test_a_call_that_was_approved_is_followed_by_its_result_in_every_prompt(
         stored(user(), script_ids("<|start|>user<|message|>hi<|end|>")),
         stored(asking(), CALL),
     ]
-    consent = {
-        "type": "mcp_approval_response",
-        "approval_request_id": "mcpr_1",
-        "approve": True,
-    }
+    consent = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
     prompt = prompt_of(history, [consent, *words], GRANTS)
     assert prompt[-len(CALL) - 2 :] == [*CALL, *OPENING]
 

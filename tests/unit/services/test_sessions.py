@@ -92,9 +92,7 @@ def test_a_lane_forgets_only_what_is_its_own() -> None:
         )
     )
 )
-def test_it_never_holds_more_than_it_may(
-    steps: Sequence[tuple[str, str | None, int, int]],
-) -> None:
+def test_it_never_holds_more_than_it_may(steps: Sequence[tuple[str, str | None, int, int]]) -> None:
     memory = Memory(4 * ITEM_BYTES)
     for number, (what, lane, name, size_bytes) in enumerate(steps):
         match what:

@@ -236,14 +236,8 @@ def test_what_is_needed_and_missing_says_what_to_do(read: str) -> None:
             "there is no setting port; did you mean server.port or admin.port or alerts.smtp.port?",
         ),
         ("prot: 8000", "there is no setting prot"),
-        (
-            "alerts: {webhook_secret: whsec_#}",
-            "webhook_secret: expected base64 behind whsec_",
-        ),
-        (
-            "alerts: {webhook_secret: whsec_}",
-            "webhook_secret: expected base64 behind whsec_",
-        ),
+        ("alerts: {webhook_secret: whsec_#}", "webhook_secret: expected base64 behind whsec_"),
+        ("alerts: {webhook_secret: whsec_}", "webhook_secret: expected base64 behind whsec_"),
         ("models: [{aliases: [a]}]", "models[0].id: it is required, but not given"),
     ],
 )

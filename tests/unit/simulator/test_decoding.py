@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 from jsonschema_rs import validator_for
 
 from gateway.generation import FinishReason
-from gateway.models.harmony.tokenizer import (
-    CALL,
-    CHANNEL,
-    CONSTRAIN,
-    FINAL_HEADER,
-    MESSAGE,
-    RETURN,
-)
+from gateway.models.harmony.tokenizer import CALL, CHANNEL, CONSTRAIN, FINAL_HEADER, MESSAGE, RETURN
 from tests.fakes.examples import examples
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.random_schemas import random_schema

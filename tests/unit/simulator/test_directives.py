@@ -24,9 +24,7 @@ def test_a_text_without_directives_asks_for_nothing() -> None:
 def test_directives_combine_and_later_ones_win() -> None:
     text = "a [[sim die_after=12 times=1 tokens=5]] b [[sim tokens=7 tokens_per_s=50]]"
     assert SYNTAX.parse(text) == Directives(
-        wishes=Wishes(tokens=7),
-        pace=Pace(tokens_per_s=50.0),
-        faults=Faults(die_after=12, times=1),
+        wishes=Wishes(tokens=7), pace=Pace(tokens_per_s=50.0), faults=Faults(die_after=12, times=1)
     )
 
 

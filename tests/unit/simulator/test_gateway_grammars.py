@@ -155,11 +155,7 @@ SEARCH = ToolRule(
     "builtin:browser.search",
     SegmentKind.WEB_SEARCH_CALL,
     "browser.search",
-    schema={
-        "type": "object",
-        "properties": {"query": {"type": "string"}},
-        "required": ["query"],
-    },
+    schema={"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
 )
 PYTHON = ToolRule("builtin:python", SegmentKind.CODE_INTERPRETER_CALL, "python")
 ADD = ToolRule("shop.add", SegmentKind.MCP_CALL, "add", namespace="shop")

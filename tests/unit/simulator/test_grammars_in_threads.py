@@ -32,9 +32,7 @@ def engine() -> WaywardEngine:
     ],
 )
 async def test_the_loop_goes_on_while_a_grammar_is_compiled(
-    engine: WaywardEngine,
-    fields: dict[str, Any],
-    is_beside: bool,
+    engine: WaywardEngine, fields: dict[str, Any], is_beside: bool
 ) -> None:
     reading = asyncio.ensure_future(engine.read(body(**fields)))
     await asyncio.sleep(0)

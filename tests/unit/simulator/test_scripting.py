@@ -63,8 +63,7 @@ def test_it_calls_the_tool_that_the_user_means() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["Hello", "Do not call get_weather", "get_weather please [[sim call=none]]"],
+    "text", ["Hello", "Do not call get_weather", "get_weather please [[sim call=none]]"]
 )
 def test_it_calls_nothing_when_nothing_is_asked_of_a_tool(text: str) -> None:
     assert say(developer(WEATHER), user(text)).calls == []

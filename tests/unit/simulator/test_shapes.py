@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from openai_harmony import ToolDescription
 
-from gateway.models.harmony.tokenizer import (
-    CALL,
-    CHANNEL,
-    CONSTRAIN,
-    FINAL_HEADER,
-    MESSAGE,
-    RETURN,
-)
+from gateway.models.harmony.tokenizer import CALL, CHANNEL, CONSTRAIN, FINAL_HEADER, MESSAGE, RETURN
 from gateway.simulator.argument_values import Tool
 from tests.fakes.cases import each
 from tests.fakes.examples import examples

@@ -11,12 +11,7 @@ from gateway.simulator.completion_wire import SimulatedError
 from tests.fakes.cases import each
 from tests.fakes.harmony_oracle import vocabulary
 from tests.fakes.wayward_engine.constraint_fields import OutputConstraint, read_constraint
-from tests.fakes.wayward_engine.lark_grammars import (
-    BadGrammar,
-    BadTag,
-    lark_of_ebnf,
-    lark_of_tag,
-)
+from tests.fakes.wayward_engine.lark_grammars import BadGrammar, BadTag, lark_of_ebnf, lark_of_tag
 from tests.fakes.wayward_engine.matcher import Guide
 from tests.fakes.wayward_engine.options import WaywardOptions
 
@@ -85,11 +80,7 @@ def _takes(guide: Guide, *parts: str | int) -> bool:
         ({"type": "optional", "content": A}, [[], ["a"]], [["aa"]]),
         ({"type": "star", "content": A}, [[], ["aaa"]], [["b"]]),
         ({"type": "plus", "content": A}, [["a"], ["aaa"]], [[]]),
-        (
-            {"type": "repeat", "min": 1, "max": 2, "content": A},
-            [["a"], ["aa"]],
-            [[], ["aaa"]],
-        ),
+        ({"type": "repeat", "min": 1, "max": 2, "content": A}, [["a"], ["aa"]], [[], ["aaa"]]),
         ({"type": "repeat", "min": 1, "max": -1, "content": A}, [["aaaa"]], [[]]),
         ({"type": "tag", "begin": "<", "content": DIGIT, "end": ">"}, [["<1>"]], [["<1"]]),
         ({"type": "tag", "begin": "<", "content": DIGIT, "end": [">", ""]}, [["<1"]], [["1"]]),

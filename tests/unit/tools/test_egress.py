@@ -13,13 +13,7 @@ import httpx2
 import pytest
 
 from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy
-from gateway.tools.egress.transport import (
-    BodyTooLong,
-    EgressLimits,
-    EncodedBody,
-    client,
-    resolve,
-)
+from gateway.tools.egress.transport import BodyTooLong, EgressLimits, EncodedBody, client, resolve
 from gateway.tools.tool_executor import ToolLimits
 from tests.fakes.raw_server import silent_address
 

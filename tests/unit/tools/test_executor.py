@@ -48,11 +48,7 @@ class Office:
 
     def __post_init__(self) -> None:
         self.executor = ToolExecutor(
-            {"mcp": self.room},
-            self.limits,
-            threads=THREADS,
-            metrics=self.metrics,
-            clock=self.clock,
+            {"mcp": self.room}, self.limits, threads=THREADS, metrics=self.metrics, clock=self.clock
         )
 
     def session(self, **fields: Any) -> ToolSession:

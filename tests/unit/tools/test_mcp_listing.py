@@ -415,10 +415,7 @@ def test_who_is_asked_about_what(rule: object, name: str, is_read_only: bool, as
 
 @pytest.mark.parametrize(
     ("fields", "param"),
-    [
-        ({"headers": {"cookie": "a"}}, "headers"),
-        ({"authorization": "a b"}, "authorization"),
-    ],
+    [({"headers": {"cookie": "a"}}, "headers"), ({"authorization": "a b"}, "authorization")],
 )
 def test_requests_that_cannot_be_meant_are_refused(fields: dict[str, Any], param: str) -> None:
     tool = {"type": "mcp", "server_label": "a", "server_url": "https://mcp.example", **fields}

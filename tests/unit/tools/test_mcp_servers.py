@@ -64,10 +64,7 @@ def test_credentials_are_of_one_row_under_one_key() -> None:
     assert sealed_headers(SEALER, one.tenant_id, one.id, {}) == ""
     assert unsealed_headers(SEALER, replace(one, secret=sealed)) == given
     assert unsealed_headers(SEALER, one) == {}
-    foreign = [
-        replace(one, id=ids.new_uuid()),
-        replace(one, tenant_id=TENANT),
-    ]
+    foreign = [replace(one, id=ids.new_uuid()), replace(one, tenant_id=TENANT)]
     for other in foreign:
         with pytest.raises(SealBroken):
             unsealed_headers(SEALER, replace(other, secret=sealed))

@@ -104,9 +104,7 @@ async def test_results_of_any_kind_become_text(server: Process) -> None:
 
 
 @pytest.mark.slow
-async def test_headers_that_repeat_arguments_are_sent_once_they_are_known(
-    server: Process,
-) -> None:
+async def test_headers_that_repeat_arguments_are_sent_once_they_are_known(server: Process) -> None:
     is_modern = server.mode == "modern"
     async with pool() as sessions:
         said = await call(sessions, peer(server.url), "region", region="west")

@@ -15,12 +15,7 @@ from gateway.errors import StoreUnavailable
 from gateway.protocol.grants import ApprovedCall, BrowserGrant, Grants, ShownPage
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.listing import Listing
-from gateway.tools.mcp.operator_tools import (
-    Browsing,
-    NotShown,
-    display_of,
-    search_call,
-)
+from gateway.tools.mcp.operator_tools import Browsing, NotShown, display_of, search_call
 from gateway.tools.mcp.server_tools import NOBODY_KNOWS
 from gateway.tools.mcp.servers import Registry, ServerPolicy
 from gateway.tools.mcp.session import McpLimits
@@ -270,9 +265,7 @@ async def test_call_that_takes_too_long_may_have_had_its_effect(
 
 
 @pytest.mark.slow
-async def test_effect_of_a_call_that_was_lost_is_unknown_and_never_repeated(
-    tmp_path: Path,
-) -> None:
+async def test_effect_of_a_call_that_was_lost_is_unknown_and_never_repeated(tmp_path: Path) -> None:
     file = tmp_path / "effects"
     with serving() as dying:
         async with pool() as sessions:
@@ -443,10 +436,7 @@ async def test_browser_of_an_operators_server(server: Process) -> None:
         assert result.state["page"]["kind"] == "search"
         result = await session.run(ToolCall(1, "builtin:browser.open", '{"id":0}'), lambda _: None)
         assert result.output.startswith("[1] Found")
-        assert result.shown["action"] == {
-            "type": "open_page",
-            "url": "https://example.org/found",
-        }
+        assert result.shown["action"] == {"type": "open_page", "url": "https://example.org/found"}
         page = result.state["page"]
         assert (page["cursor"], page["title"], page["first"], page["end"]) == (1, "Found", 0, 2)
         for ordinal, given in enumerate(('{"pattern":"x"}', '{"pattern":"x","cursor":2}'), 2):

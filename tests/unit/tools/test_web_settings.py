@@ -99,10 +99,7 @@ def test_sites_are_told_whom_to_write_to() -> None:
         ({"index_language": "english'"}, "text search configuration"),
         ({"providers": ({"kind": "searxng"},)}, "searxng needs a url"),
         ({"providers": ({"kind": "brave"},)}, "brave needs an api_key"),
-        (
-            {"providers": ({"kind": "searxng", "url": "ftp://x"},)},
-            "expected a URL such as http://",
-        ),
+        ({"providers": ({"kind": "searxng", "url": "ftp://x"},)}, "expected a URL such as http://"),
     ],
 )
 def test_mistakes_are_told(setting: dict[str, Any], told: str) -> None:

@@ -15,15 +15,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import ContextOverflow, UpstreamFailed, UpstreamLost, UpstreamUnavailable
 from gateway.generation import FinishReason, ReportedUsage, Sampling
-from gateway.text_ids import (
-    ANSWER,
-    ARGUMENTS,
-    CALL,
-    END,
-    TEXT_IDS_END,
-    THOUGHT,
-    text_of,
-)
+from gateway.text_ids import ANSWER, ARGUMENTS, CALL, END, TEXT_IDS_END, THOUGHT, text_of
 from gateway.upstreams.chat_endpoint import (
     CALLS_MAX,
     CHARACTERS_PER_TOKEN_MAX,

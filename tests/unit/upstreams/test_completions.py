@@ -9,18 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import (
-    ContextOverflow,
-    UpstreamFailed,
-    UpstreamRejected,
-    UpstreamUnavailable,
-)
-from gateway.generation import (
-    LOGPROB_MIN,
-    FinishReason,
-    Sampling,
-    TokenLogprob,
-)
+from gateway.errors import ContextOverflow, UpstreamFailed, UpstreamRejected, UpstreamUnavailable
+from gateway.generation import LOGPROB_MIN, FinishReason, Sampling, TokenLogprob
 from gateway.upstreams.chat_endpoint import ChatReader
 from gateway.upstreams.http.connection import ResponseReader
 from gateway.upstreams.problems import BackendBusy, BrokeDown, NoTokenIds, PathNotFound

@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import (
-    ContextOverflow,
-    UpstreamFailed,
-    UpstreamRejected,
-    UpstreamUnavailable,
-)
+from gateway.errors import ContextOverflow, UpstreamFailed, UpstreamRejected, UpstreamUnavailable
 from gateway.generation import LOGPROB_MIN, FinishReason, Sampling, TokenChunk, TokenLogprob
 from gateway.upstreams.problems import BackendBusy, BrokeDown, GrammarFailed
 from gateway.upstreams.token_readers import GenerateReader, RepeatedList

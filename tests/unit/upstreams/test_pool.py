@@ -46,10 +46,7 @@ def state(
 
 
 def left(
-    states: list[Member],
-    tried: str = "",
-    avoided: str = "",
-    constraint: Constraint | None = None,
+    states: list[Member], tried: str = "", avoided: str = "", constraint: Constraint | None = None
 ) -> str:
     chosen = candidates(states, tried=set(tried), avoided=set(avoided), constraint=constraint)
     return "".join(choice.name for choice in chosen)

@@ -258,11 +258,7 @@ def test_logprobs_are_not_asked_of_who_may_name_them_by_text() -> None:
 
 @pytest.mark.parametrize(
     ("engine", "sign"),
-    [
-        (Vllm("0.32.0"), -1),
-        (SGLang("0.5.23"), 1),
-        (SGLang("0.5.23", low_values_first=True), -1),
-    ],
+    [(Vllm("0.32.0"), -1), (SGLang("0.5.23"), 1), (SGLang("0.5.23", low_values_first=True), -1)],
 )
 @pytest.mark.parametrize("priority", [-10, 10])
 def test_a_priority_has_the_sign_of_the_engine(
@@ -372,8 +368,7 @@ def test_ids_that_only_look_like_an_earlier_answer_are_none(shift: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "dialect",
-    [VLLM_10, SGLANG_5, UNKNOWN, speaking(Vllm("0.32.0"), grammars=False)],
+    "dialect", [VLLM_10, SGLANG_5, UNKNOWN, speaking(Vllm("0.32.0"), grammars=False)]
 )
 def test_who_cannot_hold_a_constraint_is_not_bothered_with_it(dialect: RequestWriter) -> None:
     assert dialect.grammar(BOUND) is None

@@ -9,10 +9,7 @@ from answering import MODEL, answer
 from openai import OpenAI
 from pydantic import BaseModel
 
-MODES = {
-    "responses": instructor.Mode.RESPONSES_TOOLS,
-    "chat": instructor.Mode.TOOLS,
-}
+MODES = {"responses": instructor.Mode.RESPONSES_TOOLS, "chat": instructor.Mode.TOOLS}
 
 
 class ParserPosition(BaseModel):

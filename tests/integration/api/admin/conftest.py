@@ -66,11 +66,7 @@ async def admin_settings(
         ],
         admin={"public": True},
         tools={"python": {"enabled": True, "engine": "monty"}},
-        federation={
-            "allowed_networks": ["127.0.0.0/8"],
-            "plain_http": True,
-            "public": False,
-        },
+        federation={"allowed_networks": ["127.0.0.0/8"], "plain_http": True, "public": False},
         server={"drain_grace_s": 1, "trusted_proxies": ["127.0.0.0/8"]},
     )
     await postgres.drop(name)

@@ -135,9 +135,7 @@ async def told(
 ) -> tuple[int, str]:
     """Status and body, without the ids that were asked for."""
     body = body_of(
-        route.body,
-        PROJECT=given.given["project_id"],
-        ACCOUNT=given.given["service_account_id"],
+        route.body, PROJECT=given.given["project_id"], ACCOUNT=given.given["service_account_id"]
     )
     path = PARAMETER.sub(lambda found: ids[found[1]], route.path)
     answer = await user.request(route.method, path, json=body)

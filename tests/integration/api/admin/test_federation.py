@@ -610,10 +610,7 @@ async def test_an_issuer_of_one_tenant_makes_nobody_of_another(
 
 @pytest.mark.slow
 async def test_tokens_open_no_admin_plane(site: AdminSite, trust: Trust) -> None:
-    for token in (
-        trust.issuer.token(),
-        await exchanged(site, trust, trust.issuer.token()),
-    ):
+    for token in (trust.issuer.token(), await exchanged(site, trust, trust.issuer.token())):
         for url in (site.gateway.url, site.admin_url):
             async with http_client(url, headers={"authorization": f"Bearer {token}"}) as client:
                 assert (await client.get("/v1/organization/projects")).status_code == 401

@@ -87,9 +87,7 @@ async def test_what_a_rate_limit_does_not_have_is_said(admin: openai.AsyncOpenAI
             "rl-gpt-9", project_id=project, max_requests_per_1_minute=1
         )
     changed = await rate_limits.update_rate_limit(
-        "rl-*",
-        project_id=project,
-        extra_body={"harmony": {**OURS, "mode": "observe"}},
+        "rl-*", project_id=project, extra_body={"harmony": {**OURS, "mode": "observe"}}
     )
     assert (changed.model_extra or {})["harmony"] == {**OURS, "mode": "observe"}
     for name in OURS.keys() - {"max_concurrent_responses"}:

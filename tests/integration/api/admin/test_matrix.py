@@ -245,10 +245,7 @@ async def test_lists_have_what_is_the_project_s_own(
         {"tools": [{"type": "code_interpreter", "container": "container_id"}]},
         {
             "tools": [
-                {
-                    "type": "code_interpreter",
-                    "container": {"type": "auto", "file_ids": ["file_id"]},
-                }
+                {"type": "code_interpreter", "container": {"type": "auto", "file_ids": ["file_id"]}}
             ]
         },
     ],

@@ -11,12 +11,7 @@ import pytest
 
 from tests.fakes.http_client import http_client
 from tests.fakes.issuer import AUDIENCE, SigningKey, running_issuer
-from tests.integration.api.admin.test_federation import (
-    MODEL,
-    exchange,
-    organization_of,
-    trusted,
-)
+from tests.integration.api.admin.test_federation import MODEL, exchange, organization_of, trusted
 from tests.integration.api.admin.test_operators import operator
 
 if TYPE_CHECKING:
@@ -290,10 +285,7 @@ async def test_an_operator_decides_whom_an_issuer_speaks_for(
 
 @pytest.mark.slow
 async def test_the_operator_s_issuer_comes_before_those_of_tenants(
-    site: AdminSite,
-    operator: httpx2.AsyncClient,
-    other_admin: openai.AsyncOpenAI,
-    issuer: Issuer,
+    site: AdminSite, operator: httpx2.AsyncClient, other_admin: openai.AsyncOpenAI, issuer: Issuer
 ) -> None:
     """Also where a tenant trusted it first."""
     async with trusted(other_admin, issuer, audience=AUDIENCE) as theirs:

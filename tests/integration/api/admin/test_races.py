@@ -158,9 +158,7 @@ async def test_no_more_alerts_are_made_at_once_than_there_may_be(
     assert found == {200: 2, 400: AT_ONCE - 2}
 
 
-async def test_an_alert_that_is_deleted_meanwhile_is_not_changed(
-    owner: httpx2.AsyncClient,
-) -> None:
+async def test_an_alert_that_is_deleted_meanwhile_is_not_changed(owner: httpx2.AsyncClient) -> None:
     project = await new_project(owner)
     for _ in range(AT_ONCE):
         made = await ok(owner.post(f"{project}/spend_alerts", json=ALERT))

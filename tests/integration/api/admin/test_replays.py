@@ -24,13 +24,7 @@ from tests.fakes.harmony_script import harmony, parse_chunks, script_ids
 from tests.fakes.http_client import http_client
 from tests.fakes.stored import durable_response
 from tests.integration.api.test_compaction import LONG, MANAGED
-from tests.integration.api.tools.test_brought_tools import (
-    OPEN_TAB,
-    QUESTION,
-    SEARCH,
-    found,
-    search,
-)
+from tests.integration.api.tools.test_brought_tools import OPEN_TAB, QUESTION, SEARCH, found, search
 from tests.unit.models.harmony.test_parsing_corpus import _item
 
 if TYPE_CHECKING:

@@ -61,9 +61,7 @@ async def test_a_list_goes_on_until_its_end(admin: openai.AsyncOpenAI) -> None:
     assert [one for one in listed if one in made] == made
 
 
-async def test_a_list_goes_on_behind_what_was_deleted_meanwhile(
-    admin: openai.AsyncOpenAI,
-) -> None:
+async def test_a_list_goes_on_behind_what_was_deleted_meanwhile(admin: openai.AsyncOpenAI) -> None:
     projects = admin.admin.organization.projects
     project = await projects.create(name="To be emptied")
     accounts, keys = projects.service_accounts, projects.api_keys

@@ -15,9 +15,7 @@ Json = dict[str, Any]
 
 CALLING = {
     "role": "assistant",
-    "tool_calls": [
-        {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}},
-    ],
+    "tool_calls": [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
 }
 
 

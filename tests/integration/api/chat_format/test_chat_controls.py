@@ -152,11 +152,7 @@ async def test_a_user_may_interrupt_a_model_whose_template_wants_answers(
 async def test_a_second_call_is_taken_back_where_one_is_allowed(chatting: Chatting) -> None:
     chatting.server.script = lambda _: f"{OSLO}\n{THREE}"
     made = await create(
-        chatting.client,
-        model=MODEL,
-        input="Hi",
-        tools=[WEATHER, ADD],
-        parallel_tool_calls=False,
+        chatting.client, model=MODEL, input="Hi", tools=[WEATHER, ADD], parallel_tool_calls=False
     )
     assert calls(made) == [("get_weather", '{"location": "Oslo"}')]
 
@@ -241,11 +237,7 @@ async def test_a_custom_tool_is_a_function_to_it(chatting: Chatting) -> None:
     output = {"type": "custom_tool_call_output", "call_id": call["call_id"], "output": "kept"}
     chatting.server.script = lambda _: "Done."
     await create(
-        chatting.client,
-        model=MODEL,
-        input=[output],
-        tools=[tool],
-        previous_response_id=made["id"],
+        chatting.client, model=MODEL, input=[output], tools=[tool], previous_response_id=made["id"]
     )
     again = called("note", '{"input":"milk"}')
     assert f"{again}<|im_end|>" in chatting.server.prompt()

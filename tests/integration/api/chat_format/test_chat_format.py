@@ -175,9 +175,7 @@ async def test_an_empty_conversation_is_nothing_to_answer(chatting: Chatting) ->
     assert (error["param"], error["code"]) == ("input", "missing_required_parameter")
 
 
-async def test_without_a_server_that_renders_the_model_is_not_available(
-    chatting: Chatting,
-) -> None:
+async def test_without_a_server_that_renders_the_model_is_not_available(chatting: Chatting) -> None:
     chatting.server.is_deaf = True
     await refused(chatting.client, 503, model=MODEL, input="Hi")
 

@@ -130,11 +130,7 @@ async def test_a_call_waits_for_the_users_approval(chatting: Chatting, server: s
         "approve": True,
     }
     second = await create(
-        chatting.client,
-        model=MODEL,
-        input=[answer],
-        tools=[tool],
-        previous_response_id=first["id"],
+        chatting.client, model=MODEL, input=[answer], tools=[tool], previous_response_id=first["id"]
     )
     assert kinds(second)[-2:] == ["mcp_call", "message"]
     prompt = chatting.server.prompt()

@@ -124,9 +124,7 @@ async def test_a_project_or_organization_that_is_not_the_keys_is_refused(
 
 
 @pytest.mark.requirement("header.client-request-id")
-async def test_a_clients_own_request_id_is_in_the_log(
-    client: httpx2.AsyncClient,
-) -> None:
+async def test_a_clients_own_request_id_is_in_the_log(client: httpx2.AsyncClient) -> None:
     own = "!" + "a" * 511
     asked = client.get("/v1/models", headers={"X-Client-Request-Id": own})
     assert (await logged(client, asked))["client_request_id"] == own
@@ -269,8 +267,7 @@ async def test_parameters_that_mean_nothing_here_are_listed(client: httpx2.Async
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/responses/input_tokens"])
 async def test_they_are_in_the_log_too(client: httpx2.AsyncClient, path: str) -> None:
     line = await logged(
-        client,
-        client.post(path, json={**JSON, "client_metadata": {}, "my_own": 1, "image": {}}),
+        client, client.post(path, json={**JSON, "client_metadata": {}, "my_own": 1, "image": {}})
     )
     # What a client made up may be anything.
     assert line["ignored_parameters"] == "client_metadata, image, 1 unknown"

@@ -45,11 +45,7 @@ class Uses(NamedTuple):
     ],
 )
 async def test_what_can_be_done_with_a_response_that_has_ended(
-    client: httpx2.AsyncClient,
-    store: bool,
-    background: bool,
-    stream: bool,
-    uses: Uses,
+    client: httpx2.AsyncClient, store: bool, background: bool, stream: bool, uses: Uses
 ) -> None:
     modes = {"store": store, "background": background, "stream": stream}
     response = await over(client, modes)

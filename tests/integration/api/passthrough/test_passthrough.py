@@ -178,11 +178,7 @@ async def test_an_answer_in_a_format_comes_as_it_is_written(
     server.script = lambda _: text(LONG_NUMBER)
     server.holds = released = asyncio.Event()
     frames = created(
-        passing.client,
-        model=name,
-        input="Number? JSON.",
-        text={"format": form},
-        background=False,
+        passing.client, model=name, input="Number? JSON.", text={"format": form}, background=False
     )
     begun = [await anext(frames)]
     while not is_delta(begun[-1]):
@@ -530,8 +526,7 @@ async def test_a_conversation_and_its_summary(passing: Passing) -> None:
     )
     assert texts(second) == ["3 messages"]
     short = await passing.client.post(
-        "/v1/responses/compact",
-        json={"model": "toy-vllm", "previous_response_id": second["id"]},
+        "/v1/responses/compact", json={"model": "toy-vllm", "previous_response_id": second["id"]}
     )
     assert short.status_code == 200, short.text
     third = await create(

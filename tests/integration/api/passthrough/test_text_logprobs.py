@@ -106,11 +106,7 @@ async def test_a_server_that_refuses_them_says_so(passing: Passing) -> None:
     error = await refused(passing.client, 400, model="toy-tgi", input="go", **ASKED)
     assert (error["code"], error["param"]) == ("unsupported_parameter", "include")
     server.refuses = 422, {"error": "`top_n_tokens` or logprobs are not supported here"}
-    body = {
-        "model": "toy-tgi",
-        "messages": [{"role": "user", "content": "go"}],
-        "logprobs": True,
-    }
+    body = {"model": "toy-tgi", "messages": [{"role": "user", "content": "go"}], "logprobs": True}
     chat = await passing.client.post("/v1/chat/completions", json=body)
     assert (chat.status_code, chat.json()["error"]["param"]) == (400, "logprobs")
 

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 WITH_GRAMMARS = "0.33.0"
 WITHOUT = "0.10.2"
-FLEETS = {
-    "grammars": (WITH_GRAMMARS,),
-    "no grammars": (WITHOUT,),
-    "both": (WITHOUT, WITH_GRAMMARS),
-}
+FLEETS = {"grammars": (WITH_GRAMMARS,), "no grammars": (WITHOUT,), "both": (WITHOUT, WITH_GRAMMARS)}
 
 
 @asynccontextmanager

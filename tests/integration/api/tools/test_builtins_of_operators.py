@@ -22,10 +22,7 @@ if TYPE_CHECKING:
     from tests.fakes.observation import Backends
 
 TOOLS: dict[str, Any] = {"mcp": {"enabled": True, "networks": ["127.0.0.0/8"]}}
-OFFERED = [
-    {"type": "web_search"},
-    {"type": "code_interpreter", "container": {"type": "auto"}},
-]
+OFFERED = [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}]
 
 
 async def ask(client: httpx2.AsyncClient, **fields: Any) -> tuple[dict[str, Any], str]:

@@ -28,12 +28,7 @@ OUTPUTS = "code_interpreter_call.outputs"
 
 @pytest.fixture(scope="module")
 def python_settings(own_database_url: str, backends: Backends) -> Settings:
-    python = {
-        "enabled": True,
-        "engine": "linux",
-        "interpreter": str(SYSTEM_PYTHON),
-        "timeout_s": 1,
-    }
+    python = {"enabled": True, "engine": "linux", "interpreter": str(SYSTEM_PYTHON), "timeout_s": 1}
     return gateway_settings(
         own_database_url, backends.urls, models=[{"id": MODEL}], tools={"python": python}
     )

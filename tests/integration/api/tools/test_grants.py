@@ -290,10 +290,7 @@ async def test_an_approval_is_taken_up_in_a_conversation(
     assert (await hosted.delete(path)).status_code == 200
     reference = {"type": "item_reference", "id": call["id"]}
     go_on = {"role": "user", "content": "Go on."}
-    for fields in (
-        {"input": [go_on], "conversation": conversation},
-        {"input": [reference, go_on]},
-    ):
+    for fields in ({"input": [go_on], "conversation": conversation}, {"input": [reference, go_on]}):
         seen = await backends.of_response((await post(hosted, **fields))["id"])
         prompt = vocabulary().decode(seen[0]["prompt_ids"])
         assert prompt.count(f"functions.{call['server_label']}.{call['name']}") == 2

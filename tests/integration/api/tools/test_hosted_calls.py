@@ -154,11 +154,7 @@ async def test_a_call_is_made_once_it_was_approved(hosted: httpx2.AsyncClient, s
     assert types(first) == ["mcp_list_tools", "mcp_approval_request"]
     assert first["status"] == "completed"
     request_id = first["output"][-1]["id"]
-    answer = {
-        "type": "mcp_approval_response",
-        "approval_request_id": request_id,
-        "approve": True,
-    }
+    answer = {"type": "mcp_approval_response", "approval_request_id": request_id, "approve": True}
     body = {
         "model": "gpt-oss-20b",
         "previous_response_id": first["id"],

@@ -27,10 +27,7 @@ QUERY = "&".join(f"include[]={value}" for value in INCLUDE)
 REQUEST: Json = {
     "model": "gpt-oss-20b",
     "input": "[[sim steps=search nothing of the kind; python print(6 * 7); quote]]",
-    "tools": [
-        {"type": "web_search"},
-        {"type": "code_interpreter", "container": {"type": "auto"}},
-    ],
+    "tools": [{"type": "web_search"}, {"type": "code_interpreter", "container": {"type": "auto"}}],
 }
 
 

@@ -47,12 +47,7 @@ async def hosting(own_database_url: str, backends: Backends) -> AsyncIterator[Ru
 
 
 def tool(label: str, url: str) -> Json:
-    return {
-        "type": "mcp",
-        "server_label": label,
-        "server_url": url,
-        "require_approval": "never",
-    }
+    return {"type": "mcp", "server_label": label, "server_url": url, "require_approval": "never"}
 
 
 @pytest.mark.slow

@@ -93,12 +93,7 @@ async def post(client: httpx2.AsyncClient, said: str, *tools: Json, **fields: An
 
 
 def mcp(url: str) -> Json:
-    return {
-        "type": "mcp",
-        "server_label": "srv",
-        "server_url": url,
-        "require_approval": "never",
-    }
+    return {"type": "mcp", "server_label": "srv", "server_url": url, "require_approval": "never"}
 
 
 def text(response: Json) -> str:

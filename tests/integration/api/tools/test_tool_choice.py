@@ -27,10 +27,7 @@ NAMED: dict[str, tuple[Json, str]] = {
 }
 ALLOWED: dict[str, tuple[list[Json], set[str]]] = {
     "one": ([{"type": "function", "name": "now"}], {"now"}),
-    "two kinds": (
-        [{"type": "custom", "name": "add"}, {"type": "shell"}],
-        {"add", "shell"},
-    ),
+    "two kinds": ([{"type": "custom", "name": "add"}, {"type": "shell"}], {"add", "shell"}),
     "in a namespace": ([{"type": "function", "name": "agents.spawn"}], {"agents.spawn"}),
     "a namespace": (
         [{"type": "namespace", "name": "agents"}],

@@ -125,11 +125,7 @@ def check(body: Json, told: Told) -> None:
 
 
 @pytest.mark.slow
-@settings(
-    max_examples=EXAMPLES,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(body=requests(), way=ways())
 async def test_no_call_is_shown_that_may_not_be_and_none_is_missing(
     fleet: Asker, body: Json, way: str

@@ -55,10 +55,7 @@ async def test_an_old_connection_is_told_so_and_closed(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(websocket, "LIFETIME_S", 0.1)
-    async with (
-        running_gateway(settings) as gateway,
-        connected(gateway.url, gateway.key) as peer,
-    ):
+    async with running_gateway(settings) as gateway, connected(gateway.url, gateway.key) as peer:
         frame = await peer.hear()
         error = frame["error"]
         assert (frame["type"], frame["status"]) == ("error", 400)
@@ -100,10 +97,7 @@ async def test_an_idle_connection_is_closed_but_not_while_it_is_answered(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(websocket, "IDLE_TIMEOUT_S", 0.2)
-    async with (
-        running_gateway(settings) as gateway,
-        connected(gateway.url, gateway.key) as peer,
-    ):
+    async with running_gateway(settings) as gateway, connected(gateway.url, gateway.key) as peer:
         frames = await peer.answer("[[sim tokens_per_s=100 tokens=60 think=none]] slow")
         check_stream(as_events(frames))
         assert await peer.closed() == (GOING_AWAY, "idle")
@@ -136,9 +130,7 @@ async def test_a_process_that_ends_answers_what_has_begun_and_nothing_more(
         assert await peer.closed() == (SERVICE_RESTART, "the server restarts")
 
 
-async def test_a_connection_at_rest_is_closed_when_the_process_ends(
-    ending: RunningGateway,
-) -> None:
+async def test_a_connection_at_rest_is_closed_when_the_process_ends(ending: RunningGateway) -> None:
     async with connected(ending.url, ending.key) as peer:
         await peer.response()
         ending.process.end_streams()

@@ -167,10 +167,7 @@ async def test_the_memory_is_bounded_and_keeps_the_latest_of_a_lane(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sessions, "CONNECTION_BYTES_MAX", 4096)
-    async with (
-        running_gateway(settings) as gateway,
-        connected(gateway.url, gateway.key) as peer,
-    ):
+    async with running_gateway(settings) as gateway, connected(gateway.url, gateway.key) as peer:
         first, second = [await peer.response("x" * 100) for _ in range(2)]
         assert await peer.response(previous_response_id=second["id"], generate=False)
         frame = await peer.refusal(previous_response_id=first["id"])

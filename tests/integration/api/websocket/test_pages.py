@@ -56,9 +56,7 @@ def text(response: dict[str, Any]) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("is_stored", [False, True])
 async def test_a_page_is_fetched_once_for_a_chain(
-    shared_database_url: str,
-    backends: Backends,
-    is_stored: bool,
+    shared_database_url: str, backends: Backends, is_stored: bool
 ) -> None:
     async with (
         browsing(shared_database_url, backends) as (gateway, site_url, site),

@@ -131,10 +131,7 @@ async def test_who_is_strict_refuses_what_must_not_be_sent(settings: Settings) -
     strict = settings.model_copy(
         update={"input": settings.input.model_copy(update={"strict": True})}
     )
-    async with (
-        running_gateway(strict) as gateway,
-        connected(gateway.url, gateway.key) as peer,
-    ):
+    async with running_gateway(strict) as gateway, connected(gateway.url, gateway.key) as peer:
         sent: dict[str, Any] = {"stream": True, "stream_options": {}, "background": False}
         for name, value in sent.items():
             frame = await peer.refusal(**{name: value})
@@ -147,10 +144,7 @@ async def test_a_frame_that_is_too_large_is_refused(settings: Settings) -> None:
     small = settings.model_copy(
         update={"limits": settings.limits.model_copy(update={"body_bytes_max": 1000})}
     )
-    async with (
-        running_gateway(small) as gateway,
-        connected(gateway.url, gateway.key) as peer,
-    ):
+    async with running_gateway(small) as gateway, connected(gateway.url, gateway.key) as peer:
         frame = await peer.refusal("x" * 1000)
         assert frame["status"] == 413
         assert await peer.response("x")

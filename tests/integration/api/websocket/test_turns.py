@@ -122,10 +122,7 @@ async def test_silence_is_filled_with_signs_of_life(settings: Settings) -> None:
             )
         }
     )
-    async with (
-        running_gateway(quick) as gateway,
-        connected(gateway.url, gateway.key) as peer,
-    ):
+    async with running_gateway(quick) as gateway, connected(gateway.url, gateway.key) as peer:
         await peer.ask("[[sim first_token_delay_s=60]] wait")
         started = await peer.hear_until(lambda frame: frame["sequence_number"] == 4)
     assert [frame["type"] for frame in started[1:]] == ["response.in_progress"] * 4

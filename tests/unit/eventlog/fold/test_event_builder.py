@@ -236,10 +236,7 @@ def test_an_item_that_never_ended_is_incomplete_when_the_response_fails() -> Non
 @pytest.mark.requirement("stream-error.after")
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [
-        ("server_error", "server_error"),
-        ("context_length_exceeded", "invalid_request_error"),
-    ],
+    [("server_error", "server_error"), ("context_length_exceeded", "invalid_request_error")],
 )
 def test_an_error_event_has_both_shapes(code: str, kind: str) -> None:
     error, _ = started().finish(Outcome("failed", error={"code": code, "message": "m"}))

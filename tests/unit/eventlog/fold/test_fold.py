@@ -94,10 +94,7 @@ def test_the_queue_stays_alive_as_a_queue() -> None:
 
 @pytest.mark.parametrize(
     "end",
-    [
-        Finished("cancelled", 9),
-        Finished("failed", 9, code="server_error", message="Broken off."),
-    ],
+    [Finished("cancelled", 9), Finished("failed", 9, code="server_error", message="Broken off.")],
     ids=lambda end: end.status,
 )
 def test_what_never_began_is_never_in_progress(end: Finished) -> None:

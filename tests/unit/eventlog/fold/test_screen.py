@@ -177,11 +177,7 @@ def test_the_input_of_a_custom_tool_is_unwrapped() -> None:
     reader = screen()
     said = segment(CALL, '{"input":"a', "é", '"}', name="custom")
     kind = SegmentKind.CUSTOM_CALL
-    assert reader.feed(said) == [
-        SegmentStarted(kind, "custom"),
-        SegmentText("a"),
-        SegmentText("é"),
-    ]
+    assert reader.feed(said) == [SegmentStarted(kind, "custom"), SegmentText("a"), SegmentText("é")]
     assert reader.bodies == [Body("call", "custom", '{"input":"aé"}', 3, seen=True)]
     assert reader.release() == [END]
 

@@ -36,25 +36,8 @@ from gateway.entries import (
 from gateway.eventlog.fold.lifecycle import ENVELOPES, EVENT_FIELDS
 from gateway.generation import FinishReason
 from tests.fakes.event_grammar import check_stream
-from tests.fakes.toy_logs import (
-    ANSWER,
-    ENDINGS,
-    TOOL_RULES,
-    apply_all,
-    logprob_of,
-    new_fold,
-)
-from tests.fakes.toy_parser import (
-    CALL,
-    COMMENTARY,
-    END,
-    FINAL,
-    PIECES,
-    REASONING,
-    TEXT,
-    call,
-    say,
-)
+from tests.fakes.toy_logs import ANSWER, ENDINGS, TOOL_RULES, apply_all, logprob_of, new_fold
+from tests.fakes.toy_parser import CALL, COMMENTARY, END, FINAL, PIECES, REASONING, TEXT, call, say
 from tests.fakes.toy_tools import APPROVED, GRANTS, HOSTED, LISTED, NOT_LISTED
 
 if TYPE_CHECKING:
@@ -63,10 +46,7 @@ if TYPE_CHECKING:
     from gateway.entries import ToolOutcome
     from gateway.protocol.stream_events import Event
 
-BEYOND_THE_SDK: Final = {
-    "response.function_call_arguments.done": {"name"},
-    "error": {"error"},
-}
+BEYOND_THE_SDK: Final = {"response.function_call_arguments.done": {"name"}, "error": {"error"}}
 """Fields of events that the SDK's types do not know: its `error` is flat, and `name` is new."""
 BEYOND_THE_SDK_MODELS: Final = {
     # Only Open Responses knows these; the API sends `store`, too.

@@ -232,11 +232,7 @@ def place(text: str, model: Model = MODEL) -> ParserPosition:
 
 
 def test_where_a_turn_stands() -> None:
-    thought, final, call = (
-        SegmentKind.REASONING,
-        SegmentKind.FINAL,
-        SegmentKind.FUNCTION_CALL,
-    )
+    thought, final, call = (SegmentKind.REASONING, SegmentKind.FINAL, SegmentKind.FUNCTION_CALL)
     front = '<tool_call>{"name": "f", "arguments": '
     size = len(MODEL.ids(front))
     assert place("") == ParserPosition(Where.HEADER, 0)

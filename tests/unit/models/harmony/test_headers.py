@@ -27,11 +27,7 @@ _CALL = SegmentKind.FUNCTION_CALL
         [Part(START, "assistant"), Part(CHANNEL, "commentary to=functions.f json")],
         [Part(START, "assistant to=functions.f"), Part(CHANNEL, "commentary json")],
         [Part(NO_MARKER, " to=functions.f"), Part(CHANNEL, "commentary")],
-        [
-            Part(NO_MARKER, ""),
-            Part(CHANNEL, "commentary to=functions.f "),
-            Part(CONSTRAIN, "json"),
-        ],
+        [Part(NO_MARKER, ""), Part(CHANNEL, "commentary to=functions.f "), Part(CONSTRAIN, "json")],
         [
             Part(START, "assistant to=functions.f"),
             Part(CHANNEL, "commentary "),

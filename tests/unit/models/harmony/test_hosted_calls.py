@@ -8,15 +8,7 @@ from gateway.generation import PYTHON_TOOL, FinishReason, ParserPosition, Segmen
 from gateway.models.harmony.parsing import Parser
 from gateway.models.harmony.recovery import Rule
 from tests.fakes.cases import each
-from tests.fakes.harmony_script import (
-    HOSTED,
-    TOOLS,
-    Turn,
-    harmony,
-    parse,
-    script_ids,
-    vocabulary,
-)
+from tests.fakes.harmony_script import HOSTED, TOOLS, Turn, harmony, parse, script_ids, vocabulary
 
 SEARCH = "builtin:browser.search"
 CALL = SegmentKind.FUNCTION_CALL
@@ -90,11 +82,7 @@ def test_a_call_as_it_was_trained_is_repeated_id_for_id(
             PYTHON_TOOL,
             {Rule.UNCLOSED_MESSAGE},
         ),
-        (
-            "<|channel|>analysis to=browser.search json{}<|call|>",
-            SEARCH,
-            {Rule.NO_MESSAGE_TOKEN},
-        ),
+        ("<|channel|>analysis to=browser.search json{}<|call|>", SEARCH, {Rule.NO_MESSAGE_TOKEN}),
         (ADDED + "{}<|call|>", "crm.add", set()),
         (
             "<|channel|>commentary to=crm.add json<|message|>{}<|call|>",

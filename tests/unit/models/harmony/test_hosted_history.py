@@ -279,10 +279,7 @@ any_items = st.lists(
     st.sampled_from([None, *REQUESTS]),
 )
 def test_every_call_is_answered_but_the_one_that_is_made_now(
-    before: list[ContextItem],
-    behind: list[ContextItem],
-    requests: list[str],
-    approved: str | None,
+    before: list[ContextItem], behind: list[ContextItem], requests: list[str], approved: str | None
 ) -> None:
     items = [*before, *map(asking, requests), *behind]
     chosen = replace(options(), approved=approved)

@@ -233,8 +233,7 @@ def test_function_names_become_recipients(name: str) -> None:
 
 
 @each(
-    "name",
-    ["", "x" * 129, "f to=system", "f\n", "f<|channel|>analysis", "naïve", "a/b", "f\u200b"],
+    "name", ["", "x" * 129, "f to=system", "f\n", "f<|channel|>analysis", "naïve", "a/b", "f\u200b"]
 )
 def test_no_other_name_reaches_a_header(name: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
@@ -336,11 +335,7 @@ def test_a_list_of_tools_that_cannot_be_called_says_nothing() -> None:
 
 @pytest.mark.parametrize(
     ("text", "cut"),
-    [
-        ("sea, calm", ["sea", ",", " calm"]),
-        ("1,2 b", ["1,2", " b"]),
-        ("a" * 9, ["a" * 9]),
-    ],
+    [("sea, calm", ["sea", ",", " calm"]), ("1,2 b", ["1,2", " b"]), ("a" * 9, ["a" * 9])],
 )
 def test_a_long_text_is_cut_only_where_its_ids_are_the_same(
     text: str, cut: list[str], monkeypatch: pytest.MonkeyPatch

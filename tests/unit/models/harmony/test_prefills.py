@@ -7,21 +7,10 @@ from functools import cache
 import pytest
 
 from gateway.constraints.output_rules import AnswerFormat, OutputRules, ToolRule
-from gateway.generation import (
-    BROWSER_TOOLS,
-    PYTHON_TOOL,
-    SEARCH_TOOL,
-    SegmentKind,
-    SegmentStarted,
-)
+from gateway.generation import BROWSER_TOOLS, PYTHON_TOOL, SEARCH_TOOL, SegmentKind, SegmentStarted
 from gateway.models.harmony.harmony_format import answer_header
 from gateway.models.harmony.parsing import Parser
-from gateway.models.harmony.tokenizer import (
-    CALL_PREFIX,
-    FINAL_HEADER,
-    RECIPIENT_PREFIX,
-    Vocabulary,
-)
+from gateway.models.harmony.tokenizer import CALL_PREFIX, FINAL_HEADER, RECIPIENT_PREFIX, Vocabulary
 from tests.fakes.harmony_script import harmony, script_ids
 
 TOOLS = {

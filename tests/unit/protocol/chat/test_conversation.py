@@ -371,12 +371,7 @@ ROWS: list[Row] = [
         "messages[1].role",
         "messages with role 'tool' must be a response to a preceding message with 'tool_calls'",
     ),
-    (
-        said(HI, CALLING, OUTPUT, OUTPUT),
-        None,
-        "messages[3].role",
-        "No call has the id 'call_1'.",
-    ),
+    (said(HI, CALLING, OUTPUT, OUTPUT), None, "messages[3].role", "No call has the id 'call_1'."),
     (
         said(HI, CALLING),
         None,

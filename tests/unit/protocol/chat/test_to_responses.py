@@ -275,12 +275,7 @@ ROWS: list[Row] = [
     ({"modalities": ["text", "audio"]}, "unsupported_parameter", "modalities", "text only"),
     ({"moderation": {"model": "m"}}, "unsupported_parameter", "moderation", "of your own"),
     ({"top_logprobs": 3}, "invalid_value", "top_logprobs", "needs 'logprobs'"),
-    (
-        {"logprobs": True, "top_logprobs": 21},
-        "integer_above_max_value",
-        "top_logprobs",
-        "<= 20",
-    ),
+    ({"logprobs": True, "top_logprobs": 21}, "integer_above_max_value", "top_logprobs", "<= 20"),
     ({"logprobs": 3}, "invalid_type", "logprobs", "a boolean"),
     ({"reasoning_effort": "huge"}, "unsupported_value", "reasoning_effort", "'reasoning_effort'"),
     ({"reasoning": "huge"}, "invalid_type", "reasoning", "an object"),

@@ -133,11 +133,7 @@ def test_a_tool_s_output_is_a_text_or_parts() -> None:
             {"type": "function_call_output", "call_id": "c", "output": output} for output in outputs
         ]
     ).input
-    assert [getattr(item, "output", None) for item in items] == [
-        "ok",
-        (InputText(text="x"),),
-        "",
-    ]
+    assert [getattr(item, "output", None) for item in items] == ["ok", (InputText(text="x"),), ""]
 
 
 def test_nul_survives() -> None:

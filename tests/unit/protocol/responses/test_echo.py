@@ -239,11 +239,7 @@ def test_tools_are_repeated_but_for_those_that_are_dropped() -> None:
 @pytest.mark.requirement("response.text")
 @pytest.mark.parametrize(
     "form",
-    [
-        {"type": "text"},
-        {"type": "json_object"},
-        {**SCHEMA, "description": "d", "strict": True},
-    ],
+    [{"type": "text"}, {"type": "json_object"}, {**SCHEMA, "description": "d", "strict": True}],
 )
 def test_the_format_is_repeated_whole(form: dict[str, Any]) -> None:
     assert echo(parse(text={"format": form}))["text"] == {"format": form}

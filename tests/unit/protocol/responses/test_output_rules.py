@@ -79,11 +79,7 @@ def test_hosted_tools_have_no_rule() -> None:
         ({"type": "local_shell"}, "required", {"local_shell"}),
         ({"type": "shell"}, "required", {"shell"}),
         ({"type": "apply_patch"}, "required", {"apply_patch"}),
-        (
-            {"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]},
-            "auto",
-            {"f"},
-        ),
+        ({"type": "allowed_tools", "tools": [{"type": "function", "name": "f"}]}, "auto", {"f"}),
         (
             {
                 "type": "allowed_tools",

@@ -61,13 +61,10 @@ def test_counters_of_idle_tenants_go_though_another_request_runs_on(
 @pytest.mark.slow
 @given(
     st.lists(
-        st.tuples(st.sampled_from("abc"), st.integers(0, 9_999), st.integers(0, 9_999)),
-        max_size=50,
+        st.tuples(st.sampled_from("abc"), st.integers(0, 9_999), st.integers(0, 9_999)), max_size=50
     )
 )
-def test_in_the_end_each_has_been_counted_what_it_had(
-    served: list[tuple[str, int, int]],
-) -> None:
+def test_in_the_end_each_has_been_counted_what_it_had(served: list[tuple[str, int, int]]) -> None:
     shares = FairShares()
     for name in "abc":
         shares.account(name).queued = 1  # it never lacks requests

@@ -15,12 +15,7 @@ from gateway.upstreams.admission.queue import AdmissionQueue, Demand, Ticket
 from gateway.upstreams.admission.slots import AdmissionPolicy, MemberSlots, Slot, WorkClass
 
 POLICY = AdmissionPolicy(
-    slots_start=5,
-    slots_min=5,
-    slots_max=5,
-    promotion_s=1000,
-    background_share=0.8,
-    wait_max_s=10,
+    slots_start=5, slots_min=5, slots_max=5, promotion_s=1000, background_share=0.8, wait_max_s=10
 )
 ONE, OTHER = Demand("m"), Demand("m", is_new=True)
 PRIORITY, DEFAULT, BACKGROUND = WorkClass

@@ -153,9 +153,7 @@ async def test_a_database_that_is_away_costs_knowledge_and_nothing_else() -> Non
     assert two.decide(SECOND).expected == 0, "what could not be told is old"
 
 
-async def test_a_database_that_does_not_answer_is_given_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_database_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAIT_MAX_S", 0.01)
 
     async def silent(

@@ -44,9 +44,7 @@ def test_what_is_told_is_an_average_of_the_last_seconds() -> None:
 
 @pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(0, 9), st.integers(0, 10**6))))
-def test_an_average_is_never_more_than_what_there_was(
-    passed: list[tuple[float, int, int]],
-) -> None:
+def test_an_average_is_never_more_than_what_there_was(passed: list[tuple[float, int, int]]) -> None:
     average, now, most = LoadAverage(10.0), 0.0, (0, 0)
     for seconds, in_flight, owed in passed:
         now += seconds

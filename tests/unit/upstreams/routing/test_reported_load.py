@@ -7,12 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.upstreams.probe import (
-    NO_LOAD,
-    ReportedLoad,
-    from_loads,
-    from_metrics,
-)
+from gateway.upstreams.probe import NO_LOAD, ReportedLoad, from_loads, from_metrics
 
 VLLM = """\
 # HELP vllm:num_requests_running Number of requests in model execution batches.
