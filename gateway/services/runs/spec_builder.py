@@ -6,7 +6,7 @@ import math
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import orjson
@@ -128,7 +128,7 @@ class CreateCommand:
     generate: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunInput:
     """Command, and what was looked up for it.
 
@@ -151,6 +151,30 @@ class RunInput:
     @property
     def tenant_id(self) -> TenantId:
         return self.command.principal.tenant_id
+
+    @cached_property
+    def echoed(self) -> Echo:
+        command = self.command
+        return echo(
+            command.request,
+            model=self.model.id,
+            default_effort=self.model.reasoning_effort,
+            service_tier=service_tier(command.request, command.principal.policy),
+            summaries=command.principal.policy.reasoning_summary != "off",
+            unthinks=UNTHINKS in self.model.format.abilities,
+        )
+
+    @cached_property
+    def demands(self) -> tuple[bytes, int]:
+        """Return a digest of all that the output rules follow from, and its bytes in a cache."""
+        echoed = self.echoed
+        tools, text, stop = offered_tools(echoed), echoed["text"]["format"], echoed.get("stop")
+        scope = self.tenant_id.bytes if tools or stop or text["type"] == "json_schema" else b""
+        choice, parallel = echoed["tool_choice"], echoed["parallel_tool_calls"]
+        hosted = rule_key(self.granted.grants)
+        demands = [tools, text, stop, choice, parallel, echoed["reasoning"]["summary"], hosted]
+        spelled = orjson.dumps(demands)
+        return hashlib.sha256(scope + spelled).digest(), len(spelled) + RULES_BYTES_MIN
 
     def with_renderings(self, more: Mapping[bytes, Rendering], hold: object = None) -> RunInput:
         holds = self.image_holds if hold is None else (*self.image_holds, hold)
@@ -194,14 +218,15 @@ class RulesCache:
         """Return True if nothing has to be compiled for the output."""
         if not is_compiled(run_input.command.request):
             return True
-        kept = self._bound.get(_rules_key(run_input, _build_echo(run_input))[0])
+        kept = self._bound.get(run_input.demands[0])
         return kept is not None and kept[1] is not None
 
-    def get(self, run_input: RunInput, echoed: Echo) -> tuple[OutputRules, Checker]:
+    def get(self, run_input: RunInput) -> tuple[OutputRules, Checker]:
         """Return compiled rules. Raises `InvalidRequest` for a schema or grammar that cannot be
         checked.
         """
         request, grants = run_input.command.request, run_input.granted.grants
+        echoed = run_input.echoed
         is_bound = request.tools or request.brought or request.stop or grants
         if (
             not is_bound
@@ -209,7 +234,7 @@ class RulesCache:
             and echoed["text"]["format"]["type"] == "text"
         ):
             return self._plain_rules(rules_of(echoed))
-        key, size = _rules_key(run_input, echoed)
+        key, size = run_input.demands
         kept = self._bound.get(key)
         if kept is not None and kept[1] is not None:
             return kept[0], kept[1]
@@ -235,18 +260,6 @@ class RulesCache:
             checker = self._plain[options] = Checker(rules, call_fields)
             checker.compile()
         return rules, checker
-
-
-def _rules_key(run_input: RunInput, echoed: Echo) -> tuple[bytes, int]:
-    # Digest of everything that `rules_of` reads, and the weight of the cache entry in bytes.
-    tools, text, stop = offered_tools(echoed), echoed["text"]["format"], echoed.get("stop")
-    tenant = run_input.tenant_id
-    scope = tenant.bytes if tools or stop or text["type"] == "json_schema" else b""
-    choice, parallel = echoed["tool_choice"], echoed["parallel_tool_calls"]
-    hosted = rule_key(run_input.granted.grants)
-    demands = [tools, text, stop, choice, parallel, echoed["reasoning"]["summary"], hosted]
-    spelled = orjson.dumps(demands)
-    return hashlib.sha256(scope + spelled).digest(), len(spelled) + RULES_BYTES_MIN
 
 
 def _grammar_bytes(rules: OutputRules) -> int:
@@ -304,8 +317,8 @@ class SpecBuilder:
         repeated = (
             None if item_by_item or run_input.is_opening else _repeat_history(run_input, format_)
         )
-        echoed = _build_echo(run_input)
-        rules, checker = self._rules.get(run_input, echoed)
+        echoed = run_input.echoed
+        rules, checker = self._rules.get(run_input)
         request = run_input.command.request
         if run_input.is_opening:
             context = opening(cast("tuple[Message, ...]", request.input), run_input.uuid)
@@ -519,18 +532,6 @@ def _require_no_ids(request: CreateResponse) -> None:
             code="unsupported_parameter",
             param="include",
         )
-
-
-def _build_echo(run_input: RunInput) -> Echo:
-    command = run_input.command
-    return echo(
-        command.request,
-        model=run_input.model.id,
-        default_effort=run_input.model.reasoning_effort,
-        service_tier=service_tier(command.request, command.principal.policy),
-        summaries=command.principal.policy.reasoning_summary != "off",
-        unthinks=UNTHINKS in run_input.model.format.abilities,
-    )
 
 
 @lru_cache(DATES_MAX)
