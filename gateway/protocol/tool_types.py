@@ -392,12 +392,12 @@ def named(tools: Iterable[Tool]) -> Iterator[NamedTool]:
     for index, tool in enumerate(tools):
         path = f"[{index}]"
         match tool:
+            case FunctionTool() | CustomTool():
+                yield NamedTool(tool.name, tool.name, None, tool, path)
             case HostedTool() | WebSearchTool() | CodeInterpreterTool() | McpServerTool():
                 continue
             case NamespaceTool():
                 yield from _members(tool, path)
-            case FunctionTool() | CustomTool():
-                yield NamedTool(tool.name, tool.name, None, tool, path)
             case _:
                 yield NamedTool(tool.type, tool.type, None, tool, path)
 

@@ -165,15 +165,15 @@ def _tools(tools: Iterable[Tool]) -> list[dict[str, Any]]:
 def _tool(tool: Tool) -> dict[str, Any]:
     # Open Responses requires all five keys of a function, null where the request had none.
     match tool:
-        case WebSearchTool() | CodeInterpreterTool() | McpServerTool():
-            return echoed_tool(tool)
         case FunctionTool():
-            shown = dict(tool)
+            shown = {**vars(tool)}  # `dict(tool)` takes three times as long
             if not tool.defer_loading:
                 del shown["defer_loading"]
             return shown
+        case WebSearchTool() | CodeInterpreterTool() | McpServerTool():
+            return echoed_tool(tool)
         case NamespaceTool():
-            return {**dict(tool), "tools": _tools(tool.tools)}
+            return {**vars(tool), "tools": _tools(tool.tools)}
         case _:
             return tool.model_dump(mode="json", exclude_none=True)
 
