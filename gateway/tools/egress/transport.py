@@ -24,6 +24,7 @@ from typing_extensions import override
 from gateway.tools.tool_contract import note_reached
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 
     from gateway.tools.egress.network_policy import NetworkPolicy
@@ -84,12 +85,21 @@ def _end_of_string(part: bytes) -> int:
 
 ADDRESSES_MAX: Final = 4
 """Addresses of one name."""
+PART_BYTES: Final = 128
+"""A body may have a part for so many bytes of its bound, and `PARTS_AT_ONCE` more: to read a chunk
+takes 30 us, even one of a single byte."""
+PARTS_AT_ONCE: Final = 64
+"""Parts before the event loop has its turn: one read may have ten thousand."""
+HEAD_BYTES_MAX: Final = 128 * 1024
+"""Bytes before a response begins: any number of interim ones (1xx) may precede it."""
+HEAD_READ_BYTES: Final = 8 * 1024
+"""Read at once meanwhile, for the same reason as `PARTS_AT_ONCE`."""
 EgressClient = httpx2.AsyncClient
 StatusError = httpx2.HTTPStatusError
 
 
 class BodyTooLong(httpx2.StreamError):
-    """Body with more bytes, or values, than its bound."""
+    """Body with more bytes, parts or values than its bound."""
 
 
 class EncodedBody(httpx2.StreamError):
@@ -189,16 +199,64 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         for address in addresses[:-1]:
             # A machine may have addresses of a family that has no way from here, or a silent one.
             with suppress(httpcore2.ConnectError, httpcore2.ConnectTimeout):
-                return await self._network.connect_tcp(
-                    address, port, share_s, local_address, socket_options
+                return BoundedStream(
+                    await self._network.connect_tcp(
+                        address, port, share_s, local_address, socket_options
+                    )
                 )
-        return await self._network.connect_tcp(
-            addresses[-1], port, timeout, local_address, socket_options
+        return BoundedStream(
+            await self._network.connect_tcp(
+                addresses[-1], port, timeout, local_address, socket_options
+            )
         )
 
     @override
     async def sleep(self, seconds: float) -> None:
         await self._network.sleep(seconds)
+
+
+class BoundedStream(httpcore2.AsyncNetworkStream):
+    """Connection on which a response has to begin within `HEAD_BYTES_MAX`."""
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        self._stream = stream
+        self._head_left: int | None = None
+        """None: the response has begun."""
+
+    def begin_body(self) -> None:
+        self._head_left = None
+
+    @override
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        if self._head_left is None:
+            return await self._stream.read(max_bytes, timeout)
+        if self._head_left <= 0:
+            raise httpcore2.RemoteProtocolError("the response does not begin")
+        data = await self._stream.read(min(max_bytes, HEAD_READ_BYTES), timeout)
+        self._head_left -= len(data)
+        return data
+
+    @override
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._head_left = HEAD_BYTES_MAX
+        await self._stream.write(buffer, timeout)
+
+    @override
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        return BoundedStream(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+
+    @override
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    @override
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
@@ -235,6 +293,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         )
         with _translate_errors():
             answer = await self._pool.handle_async_request(core_request)
+        answer.extensions["network_stream"].begin_body()
         headers = httpx2.Headers(answer.headers)
         stream = cast("AsyncIterable[bytes]", answer.stream)
         is_stream = headers.get("content-type", "").startswith("text/event-stream")
@@ -277,6 +336,7 @@ class BoundedBody(httpx2.AsyncByteStream):
     ) -> None:
         self._stream = stream
         self._left = bytes_max
+        self._parts_left = PARTS_AT_ONCE + bytes_max // PART_BYTES
         self._values_max = values_max
         self._values = ValueCount(is_stream=is_stream)
 
@@ -284,8 +344,11 @@ class BoundedBody(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         with _translate_errors():
             async for part in self._stream:
+                self._parts_left -= 1
+                if self._parts_left % PARTS_AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 self._left -= len(part)
-                if self._left < 0:
+                if self._left < 0 or self._parts_left < 0:
                     raise BodyTooLong("the response is longer than tools may read")
                 if self._values_max is not None and self._values.add(part) > self._values_max:
                     raise BodyTooLong("the response has more values than tools may read")

@@ -13,7 +13,16 @@ import httpx2
 import pytest
 
 from gateway.tools.egress.network_policy import EgressRefused, NetworkPolicy
-from gateway.tools.egress.transport import BodyTooLong, EgressLimits, EncodedBody, client, resolve
+from gateway.tools.egress.transport import (
+    HEAD_BYTES_MAX,
+    PART_BYTES,
+    PARTS_AT_ONCE,
+    BodyTooLong,
+    EgressLimits,
+    EncodedBody,
+    client,
+    resolve,
+)
 from gateway.tools.tool_executor import ToolLimits
 from tests.fakes.raw_server import silent_address
 
@@ -140,6 +149,54 @@ async def test_body_is_bounded() -> None:
             await tools.get(f"http://127.0.0.1:{server.port}/")
     async with serving(said(b"x" * 100)) as server, client(LOOPBACK, limits) as tools:
         assert len((await tools.get(f"http://127.0.0.1:{server.port}/")).content) == 100
+
+
+def in_bytes(count: int) -> bytes:
+    """An answer of so many chunks of one byte."""
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"1\r\nx\r\n" * count + b"0\r\n\r\n"
+
+
+async def test_chunks_of_a_body_are_bounded() -> None:
+    limits = EgressLimits(body_bytes_max=100 * PART_BYTES)
+    most = 100 + PARTS_AT_ONCE
+    async with serving(in_bytes(most + 1)) as server, client(LOOPBACK, limits) as tools:
+        with pytest.raises(BodyTooLong):
+            await tools.get(f"http://127.0.0.1:{server.port}/")
+    async with serving(in_bytes(most)) as server, client(LOOPBACK, limits) as tools:
+        assert len((await tools.get(f"http://127.0.0.1:{server.port}/")).content) == most
+
+
+async def test_chunks_of_a_byte_do_not_hold_up_the_event_loop() -> None:
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with (
+        serving(in_bytes(50 * PARTS_AT_ONCE)) as server,
+        client(LOOPBACK, EgressLimits()) as tools,
+        tools.stream("GET", f"http://127.0.0.1:{server.port}/") as answer,
+    ):
+        others = asyncio.create_task(take_turns())
+        await answer.aread()
+        others.cancel()
+    assert turns >= 49
+
+
+async def test_head_of_an_answer_has_an_end() -> None:
+    interim = b"HTTP/1.1 100 Continue\r\n\r\n"
+    url = "http://127.0.0.1:{}/"
+    async with serving(interim * 3 + said(b"x")) as server:
+        async with client(LOOPBACK, EgressLimits()) as tools:
+            assert (await tools.get(url.format(server.port))).text == "x"
+        server.answer = interim * (2 * HEAD_BYTES_MAX // len(interim)) + said(b"x")
+        async with client(LOOPBACK, EgressLimits()) as tools:
+            with pytest.raises(httpx2.RemoteProtocolError):
+                await tools.get(url.format(server.port))
 
 
 async def test_compressed_body_is_refused() -> None:
