@@ -508,7 +508,7 @@ def _list_tools(limits: McpLimits) -> Callable[[Client], Awaitable[ToolPages]]:
                 size += len(str(tool.input_schema)) + len(tool.description or "")
                 tools.setdefault(tool.name, _server_tool(tool))
             cursor = page.next_cursor
-            if cursor is None:
+            if not cursor:  # some servers end with an empty one
                 return ToolPages(tuple(tools.values()), page.ttl_ms / 1000)
             if cursor in cursors:
                 raise _bad_listing("the server's list of tools goes in a circle")

@@ -233,6 +233,14 @@ async def test_a_tool_that_cannot_be_read_does_not_cost_the_others(bad: Any, why
     assert (told["count"], told["reason"]) == (2, why)
 
 
+async def test_an_empty_cursor_ends_a_list() -> None:
+    """As servers write it whose language leaves out no empty text."""
+    last = result({"tools": [GOOD], "nextCursor": ""})
+    async with serving(last, methods=("tools/list",)) as url, pool() as sessions:
+        pages = await sessions.list_tools(peer(url))
+    assert [tool.name for tool in pages.tools] == ["good"]
+
+
 async def test_what_a_call_returns_is_no_list_of_tools() -> None:
     said = {"content": [{"type": "text", "text": "x"}], "structuredContent": {}, "tools": [7, GOOD]}
     async with serving(result(said), methods=("tools/call",)) as url, pool() as sessions:
