@@ -57,8 +57,13 @@ RUNS_MAX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class WorkerServerLimits:
+    """`unused_s`: idle time of a container that was opened, and then not used. Whoever opened it
+    may be gone, and not know its id.
+    """
+
     containers_max: int = 64
     idle_s: float = 1200.0
+    unused_s: float = 60.0
     body_bytes_max: int = 64 * 1024**2 + 1024
 
 
@@ -83,6 +88,7 @@ class ServedContainer:
 
     container: Container
     used_at: float
+    is_used: bool = False
     runs: dict[str, asyncio.Task[RunResult]] = field(default_factory=dict)
 
     @property
@@ -129,9 +135,10 @@ class WorkerServer:
             await self.sweep()
 
     async def sweep(self) -> None:
-        oldest = self._time() - self._limits.idle_s
+        now, limits = self._time(), self._limits
         for container_id, served in list(self._served.items()):
-            if served.used_at < oldest and not served.is_busy:
+            idle_s = limits.idle_s if served.is_used else limits.unused_s
+            if served.used_at < now - idle_s and not served.is_busy:
                 await self._end(container_id)
 
     async def close(self) -> None:
@@ -254,7 +261,7 @@ class WorkerServer:
         served = self._served.get(request.path_params["container_id"])
         if served is None or not served.container.is_alive:
             raise HTTPException(404, "there is no such container")
-        served.used_at = self._time()
+        served.used_at, served.is_used = self._time(), True
         return served
 
     async def _end(self, container_id: str) -> None:

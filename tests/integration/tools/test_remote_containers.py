@@ -109,6 +109,21 @@ async def test_a_run_that_nobody_waits_for_is_interrupted() -> None:
         assert (await python.run("x", timeout_s=30)).output == "1\n"
 
 
+async def test_a_container_whose_id_nobody_learns_is_closed_soon() -> None:
+    limits = WorkerServerLimits(unused_s=0)
+    async with (
+        serving_containers(ENGINES["linux"](), limits) as (url, server),
+        reaching(url) as engine,
+    ):
+        python = await engine.open(LIMITS)
+        await python.run("x = 1", timeout_s=30)
+        await engine.open(LIMITS)  # and whoever waited for it is gone
+        assert len(server._served) == 2
+        await server.sweep()
+        assert len(server._served) == 1
+        assert (await python.run("x", timeout_s=30)).output == "1\n"
+
+
 async def test_a_server_has_no_more_containers_than_it_may_if_many_begin_at_once() -> None:
     limits = WorkerServerLimits(containers_max=1)
     async with (
