@@ -20,7 +20,7 @@ from gateway.tools.egress.network_policy import EgressRefused
 from gateway.tools.egress.transport import BodyTooLong, EncodedBody
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from gateway.tools.egress.transport import EgressClient
 
@@ -92,9 +92,9 @@ class HttpTrace:
 EXCHANGE: Final[ContextVar[HttpTrace]] = ContextVar("mcp_exchange")
 
 
-def watch(http: EgressClient) -> None:
-    """Record each request in its `EXCHANGE`, and name its span."""
-    http.event_hooks = {"request": [_follow], "response": [_note]}
+def watch(http: EgressClient, before: Callable[[httpx2.Request], Awaitable[None]]) -> None:
+    """Await `before` each request, record it in its `EXCHANGE`, and name its span."""
+    http.event_hooks = {"request": [before, _follow], "response": [_note]}
 
 
 async def _follow(request: httpx2.Request) -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from types import TracebackType
 
+    import httpx2
     from mcp import Client
     from mcp.types import CallToolResult, ContentBlock, Tool
 
@@ -150,6 +151,24 @@ def _name(tool: Any) -> str:
     # For logs, so only a valid name.
     name = tool.get("name") if isinstance(tool, dict) else None
     return name if isinstance(name, str) and FUNCTION_NAME.fullmatch(name) else "a tool"
+
+
+GETS_MAX: Final = 20
+"""And one more each second: a server may have its streams opened again at once, without end."""
+
+
+class GetPace:
+    """Pace of the GET requests of one session, by which the SDK opens a stream again."""
+
+    def __init__(self) -> None:
+        self._clock = asyncio.get_running_loop().time
+        self._began = self._clock()
+        self._count = 0
+
+    async def wait(self, request: httpx2.Request) -> None:
+        if request.method == "GET":
+            self._count += 1
+            await asyncio.sleep(self._began + self._count - GETS_MAX - self._clock())
 
 
 class CheckedStream:
@@ -343,7 +362,7 @@ class McpSession:
         from mcp.types import Implementation
 
         async with self._connect(transport) as http, asyncio.timeout_at(deadline) as connecting:
-            watch(http)
+            watch(http, GetPace().wait)
             check = MessageCheck()
             client = Client(
                 _streams(transport, self._url, http, check),

@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from mcp.types import JSONRPCNotification, JSONRPCRequest
 
 from gateway.tools.mcp.failures import McpError
 from gateway.tools.mcp.server_tools import outcome_of
-from gateway.tools.mcp.session import SERVER_REQUESTS_MAX, CheckedStream, MessageCheck
+from gateway.tools.mcp.session import GETS_MAX, SERVER_REQUESTS_MAX, CheckedStream, MessageCheck
 from tests.fakes.logs import captured_logs
 from tests.fakes.mcp_peers import PATIENT, peer, pool
 
@@ -247,6 +247,42 @@ async def test_what_a_call_returns_is_no_list_of_tools() -> None:
         with captured_logs(of="gateway.tools.mcp.session") as logged:
             await sessions.call(peer(url), "say", {}, timeout_s=20, meta={})
     assert not logged
+
+
+@pytest.mark.slow
+async def test_a_stream_that_ends_at_once_is_not_opened_again_without_pause() -> None:
+    gets = 0
+    again = answer(b"retry: 0\nid: 1\ndata:\n\n", EVENTS)
+    begun = b'{"jsonrpc":"2.0","id":ID,"result":' + json.dumps(INITIALIZED).encode() + b"}"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal gets
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                asked = await _request(reader)
+                gets += not asked
+                match asked.get("method"):
+                    case None:
+                        reply = again
+                    case "initialize":
+                        reply = answer(begun, JSON, "200 OK", "mcp-session-id: 1")
+                    case "tools/call":
+                        reply = result({"content": []})
+                    case _:
+                        reply = _reply(asked)
+                writer.write(reply(json.dumps(asked.get("id")).encode()))
+        writer.close()
+
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, pool() as sessions:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp"
+        while gets < GETS_MAX:
+            await sessions.call(peer(url), "say", {}, timeout_s=20, meta={})
+        for _ in range(3 * GETS_MAX):
+            await sessions.call(peer(url), "say", {}, timeout_s=20, meta={})
+        assert GETS_MAX <= gets <= GETS_MAX + clock() - began + 1
 
 
 @pytest.mark.slow
