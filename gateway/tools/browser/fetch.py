@@ -172,7 +172,7 @@ class PageFetcher:
                 raise FetchFailed("its robots.txt cannot be read now")
             if not answer.is_success:
                 return []
-            body = b""
+            body = bytearray()
             async for part in answer.aiter_bytes():
                 body += part
                 if len(body) >= ROBOTS_BYTES_MAX:

@@ -440,6 +440,9 @@ class ContainerPool:
                 await container.remove(_NO_FILE)
             except EngineBroken:  # it ended while it waited
                 await container.close()
+            except BaseException:
+                await container.close()
+                raise
             else:
                 return container
         return await engine.open(limits)

@@ -124,6 +124,28 @@ async def test_a_container_whose_id_nobody_learns_is_closed_soon() -> None:
         assert (await python.run("x", timeout_s=30)).output == "1\n"
 
 
+@pytest.mark.slow
+async def test_a_warm_container_is_closed_if_its_call_is_cancelled(database: Database) -> None:
+    policy = ContainerPolicy(warm_max=1)
+    async with (
+        serving_containers(ENGINES["monty"]()) as (url, server),
+        reaching(url) as engine,
+        open_pool(database, engine, policy) as pool,
+    ):
+        for steps in range(12):
+            await pool._refill()
+            (warm,) = pool._warm
+            taking = asyncio.create_task(pool._open(policy.limits.memory_bytes))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            taking.cancel()
+            await asyncio.wait([taking])
+            if not taking.cancelled():
+                await taking.result().close()
+            assert warm.is_alive == (warm in pool._warm)
+            assert len(server._served) == len(pool._warm)
+
+
 async def test_a_server_has_no_more_containers_than_it_may_if_many_begin_at_once() -> None:
     limits = WorkerServerLimits(containers_max=1)
     async with (
